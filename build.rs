@@ -1,8 +1,6 @@
-//! Names the library as NCCL's loader name and (later) embeds the kernels.
-
 fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libnccl.so.2");
-    // Threads and thread-local state outlive a dlclose.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
     println!("cargo:rerun-if-changed=build.rs");
+    std::fs::write(format!("{}/mkernel.fatbin", std::env::var("OUT_DIR").unwrap()), b"emulated").unwrap();
 }

@@ -1,7 +1,12 @@
-//! The calls that the ABI layer makes on communicators. (Skeleton: bodies follow.)
+//! What the ABI layer calls, and the words it speaks.
 
+use super::communicator::Communicator;
+use super::init;
 use crate::bootstrap::UniqueId;
+use crate::cuda;
 use crate::error::{Error, Result};
+use crate::executor::layout::MAX_RANKS;
+use crate::group;
 use crate::types::{DataType, OpKind};
 use std::sync::Arc;
 
@@ -47,89 +52,72 @@ pub struct Operation {
     pub stream: usize,
 }
 
-/// A rank's handle on a communicator. The ABI layer wraps the `Arc` into an `ncclComm_t`.
-pub struct Communicator {
-    _private: (),
-}
-
 /// Creates this rank's communicator with the current device (`ncclCommInitRank*`). `ids` holds one id, or several for the scalable form.
 /// Inside a group the work is done by the outermost `group::end`; the handle is returned at once either way.
 pub fn init_rank(nranks: i32, ids: Vec<UniqueId>, rank: i32, config: CommConfig) -> Result<(Arc<Communicator>, Status)> {
-    let _ = (nranks, ids, rank, config);
-    Err(Error::internal("not built yet"))
+    let device = cuda::current_device()?;
+    init_on(device, nranks, ids, rank, config)
 }
 
-/// One communicator per entry of `devices`, all ranks driven by this process (`ncclCommInitAll`).
+fn init_on(device: i32, nranks: i32, ids: Vec<UniqueId>, rank: i32, config: CommConfig) -> Result<(Arc<Communicator>, Status)> {
+    if nranks < 1 || rank < 0 || rank >= nranks {
+        return Err(Error::argument(format!("rank {rank} of {nranks}: ranks count from 0 to nranks - 1, and there is at least one")));
+    }
+    if nranks as usize > MAX_RANKS {
+        return Err(Error::argument(format!("{nranks} ranks: this version joins at most {MAX_RANKS} ranks in one communicator")));
+    }
+    // All ranks that were given several ids were given the same ones, so the first can serve all.
+    let Some(id) = ids.into_iter().next() else {
+        return Err(Error::argument("no unique id was given"));
+    };
+    let comm = Communicator::starting(device, config);
+    let status = group::run_job(&comm, None, move |comm| init::connect(comm, &id, rank as usize, nranks as usize))?;
+    Ok((comm, status))
+}
+
+/// One communicator per entry of `devices`, all ranks driven by this process (`ncclCommInitAll`). Blocking.
 pub fn init_all(devices: &[i32]) -> Result<Vec<Arc<Communicator>>> {
-    let _ = devices;
-    Err(Error::internal("not built yet"))
+    let available = device_count()?;
+    if let Some(bad) = devices.iter().find(|d| **d < 0 || **d >= available) {
+        return Err(Error::argument(format!("device {bad} does not exist: this process sees {available} CUDA device(s)")));
+    }
+    let id = crate::bootstrap::create_id()?;
+    let config = CommConfig { blocking: Some(true), ..CommConfig::default() };
+    group::start()?;
+    let made: Result<Vec<_>> = devices
+        .iter()
+        .enumerate()
+        .map(|(rank, device)| init_on(*device, devices.len() as i32, vec![id], rank as i32, config.clone()).map(|(comm, _)| comm))
+        .collect();
+    let ended = group::end();
+    let comms = made?;
+    ended?;
+    Ok(comms)
 }
 
 /// Number of devices this process can see; for `ncclCommInitAll` argument checks.
 pub fn device_count() -> Result<i32> {
-    Err(Error::internal("not built yet"))
+    cuda::device_count()
 }
 
-impl Communicator {
-    /// `ncclCommSplit`: a negative colour gets no communicator but takes part.
-    pub fn split(self: &Arc<Self>, color: i32, key: i32, config: Option<CommConfig>) -> Result<(Option<Arc<Communicator>>, Status)> {
-        let _ = (color, key, config);
-        Err(Error::internal("not built yet"))
-    }
-    pub fn finalize(self: &Arc<Self>) -> Result<Status> {
-        Err(Error::internal("not built yet"))
-    }
-    /// Releases the communicator; the handle is dead afterwards whatever the result.
-    pub fn destroy(self: &Arc<Self>) -> Result<Status> {
-        Err(Error::internal("not built yet"))
-    }
-    /// Ends all work of this rank at once, then releases. Never waits for peers.
-    pub fn abort(self: &Arc<Self>) -> Result<Status> {
-        Err(Error::internal("not built yet"))
-    }
-    pub fn revoke(self: &Arc<Self>) -> Result<Status> {
-        Err(Error::internal("not built yet"))
-    }
-    /// These three fail with the communicator's state while it is not ready.
-    pub fn count(&self) -> Result<i32> {
-        Err(Error::internal("not built yet"))
-    }
-    pub fn rank(&self) -> Result<i32> {
-        Err(Error::internal("not built yet"))
-    }
-    pub fn device(&self) -> Result<i32> {
-        Err(Error::internal("not built yet"))
-    }
-    /// The state that `ncclCommGetAsyncError` reports.
-    pub fn async_state(&self) -> Result<Status> {
-        Err(Error::internal("not built yet"))
-    }
-    /// Enqueues one operation, or adds it to the open group of this thread.
-    pub fn enqueue(self: &Arc<Self>, op: Operation) -> Result<Status> {
-        let _ = op;
-        Err(Error::internal("not built yet"))
-    }
-    /// `ncclRedOpCreatePreMulSum`. `scalar` points to one element of `dtype`: read now when `immediate`, else a device address read when
-    /// an operation runs.
-    ///
-    /// # Safety
-    /// With `immediate`, `scalar` must be readable for `dtype.size()` bytes.
-    pub unsafe fn create_premul(&self, scalar: *const u8, dtype: DataType, immediate: bool) -> Result<i32> {
-        let _ = (scalar, dtype, immediate);
-        Err(Error::internal("not built yet"))
-    }
-    pub fn destroy_redop(&self, op: i32) -> Result<()> {
-        let _ = op;
-        Err(Error::internal("not built yet"))
-    }
-}
-
-/// `ncclMemAlloc` / `ncclMemFree` on the current device.
+/// `ncclMemAlloc` on the current device.
 pub fn mem_alloc(bytes: usize) -> Result<u64> {
-    let _ = bytes;
-    Err(Error::internal("not built yet"))
+    let gpu = crate::executor::gpu::gpu(cuda::current_device()?)?;
+    let _guard = gpu.context.enter()?;
+    let _relaxed = cuda::RelaxedCapture::enter()?;
+    cuda::allocate(bytes.max(1))
 }
+
+/// `ncclMemFree`, whatever device the memory is on.
 pub fn mem_free(ptr: u64) -> Result<()> {
-    let _ = ptr;
-    Err(Error::internal("not built yet"))
+    if ptr == 0 {
+        return Ok(());
+    }
+    cuda::ensure_driver()?;
+    let Some(device) = cuda::pointer_device(ptr) else {
+        return Err(Error::argument(format!("{ptr:#x} is not device memory")));
+    };
+    let gpu = crate::executor::gpu::gpu(device)?;
+    let _guard = gpu.context.enter()?;
+    cuda::free(ptr)
 }

@@ -1,0 +1,150 @@
+// How a wait ends when nothing comes: looks at abort words, at the peers' announcements and at the deadline, tells the host who is awaited,
+// and ends the operation as failed. Called when a step moved nothing; costs nothing while data flows.
+#pragma once
+#include "executor/work.h"
+
+namespace mk {
+
+constexpr uint64_t kFirstLookNs = 100'000;         // an operation that moves never gets here
+constexpr uint64_t kLookEveryNs = 50'000;
+constexpr uint64_t kAnnounceAfterNs = 20'000'000;  // then peers may want to know what we wait in
+constexpr uint64_t kBlameAfterNs = 200'000'000;    // a peer's failure is taken over only when we had time to see its cause ourselves
+constexpr uint64_t kReportAfterNs = 500'000'000;
+constexpr uint64_t kReportEveryNs = 100'000'000;
+
+MK_DEVICE Announce view_of(const Work& w) {
+  const OpDesc& op = w.ops[w.op];
+  Announce a = {};
+  a.seq = w.seq;
+  a.count = op.count;
+  a.kind = op.kind;
+  a.dtype = op.dtype;
+  a.redop = op.redop;
+  a.protocol = op.protocol;
+  a.root = op.root;
+  a.signature = op.signature;
+  a.channels = op.channels;
+  a.send = op.send;
+  a.recv = op.recv;
+  return a;
+}
+
+// Writes this rank's view into every peer's region. By thread 0, or by each thread for its own peers.
+MK_DEVICE void announce_to(const Work& w, uint32_t peer) {
+  const Lane& lane = *w.lane;
+  const Announce a = view_of(w);
+  const uint64_t* from = reinterpret_cast<const uint64_t*>(&a);
+  uint64_t* to = reinterpret_cast<uint64_t*>(announce_of(lane, peer, lane.rank));
+  for (uint32_t i = 1; i < sizeof(Announce) / 8; i++) store_relaxed(to + i, from[i]);
+  fence(false);
+  store_relaxed(to, from[0]);
+}
+
+MK_SLOW void copy_announce(Announce* to, const Announce* from) {
+  for (uint32_t i = 0; i < sizeof(Announce) / 8; i++)
+    store_relaxed(reinterpret_cast<uint64_t*>(to) + i, load_relaxed(reinterpret_cast<const uint64_t*>(from) + i));
+}
+
+// Ends this rank's part: the first failure is recorded for the host, and peers are told. By one thread.
+MK_SLOW void fail(Work& w, uint32_t code, uint32_t rank, const Announce& theirs) {
+  Lane& lane = *w.lane;
+  w.give_up = code;
+  if (exchange_if(&lane.failed, kNoFailure, code) != kNoFailure) return;
+  HostPage* page = reinterpret_cast<HostPage*>(lane.host_page);
+  const Announce mine = view_of(w);
+  copy_announce(&page->failure_mine, &mine);
+  copy_announce(&page->failure_theirs, &theirs);
+  store_relaxed(&page->failure_rank, rank);
+  fence(false);
+  store_relaxed(&page->failure, code);
+  if (code == kAborted) return;  // peers have their own host to tell them
+  for (uint32_t p = 0; p < lane.geometry.nranks; p++)
+    if (p != lane.rank) store_relaxed(&header_of(lane, p)->peer_failed, static_cast<uint64_t>(code) << 32 | (lane.rank + 1));
+  fence(false);
+}
+
+// One look, by thread 0, when the wait has lasted `waited` ns.
+MK_SLOW void look_around(Work& w, uint64_t now, uint64_t waited) {
+  Lane& lane = *w.lane;
+  const OpDesc& op = w.ops[w.op];
+  HostPage* page = reinterpret_cast<HostPage*>(lane.host_page);
+  const Announce nothing = {};
+  const uint32_t n = lane.geometry.nranks;
+  uint32_t first_awaited = lane.rank;
+  for (uint32_t p = 0; p < n; p++)
+    if (w.awaited >> p & 1) { first_awaited = p; break; }
+
+  if (load_relaxed(&page->abort) != 0) return fail(w, kAborted, lane.rank, nothing);
+  if (load_relaxed(&lane.failed) != kNoFailure) { w.give_up = lane.failed; return; }  // another channel of this operation
+
+  if (waited >= kAnnounceAfterNs && !w.announced) {
+    w.announced = 1;
+    for (uint32_t p = 0; p < n; p++)
+      if (p != lane.rank) announce_to(w, p);
+  }
+  // A peer in the same numbered collective that says something else.
+  if (!is_point_to_point(op)) {
+    for (uint32_t p = 0; p < n; p++) {
+      const Announce* a = announce_of(lane, lane.rank, p);
+      if (p == lane.rank || load_relaxed(&a->seq) != w.seq) continue;
+      if (a->kind < kSend && load_relaxed(&a->signature) != op.signature) {
+        fence(false);
+        Announce theirs;
+        copy_announce(&theirs, a);
+        return fail(w, kMismatch, p, theirs);
+      }
+    }
+  }
+  // A chunk that is not of this operation.
+  if (w.suspect != 0 && waited >= kBlameAfterNs) {
+    const uint32_t p = static_cast<uint32_t>(w.suspect - 1), signature = static_cast<uint32_t>(w.suspect_data);
+    Announce theirs;
+    copy_announce(&theirs, announce_of(lane, lane.rank, p));
+    if (theirs.signature != signature) {  // its operation is over: only the chunk is left to tell
+      theirs = {};
+      theirs.kind = (signature & 1) != 0 ? 0xff : static_cast<uint8_t>(kSend);
+      theirs.dtype = kUint8;
+      theirs.signature = signature;
+      theirs.count = signature >> 1;
+    }
+    return fail(w, kMismatch, p, theirs);
+  }
+  const uint64_t peer_failed = load_relaxed(&header_of(lane, lane.rank)->peer_failed);
+  if (peer_failed != 0 && waited >= kBlameAfterNs) return fail(w, kPeerFailed, static_cast<uint32_t>(peer_failed) - 1, nothing);
+  if (lane.deadline_ns != 0 && waited >= lane.deadline_ns) return fail(w, kDeadline, first_awaited, nothing);
+
+  if (waited >= kReportAfterNs && (w.reported == 0 || now - w.last_look >= kReportEveryNs)) {
+    w.reported = 1;
+    const Announce mine = view_of(w);
+    copy_announce(&page->waiting_op, &mine);
+    store_relaxed(&page->waiting_seq, w.seq);
+    store_relaxed(&page->waiting_for, w.awaited);
+    store_relaxed(&page->waiting_channel, w.channel);
+    store_relaxed(&page->waiting_ns, waited);
+    fence(false);
+    store_relaxed(&page->waiting_updates, load_relaxed(&page->waiting_updates) + 1);
+  }
+}
+
+// Thread 0, after a step that moved something.
+MK_DEVICE void wait_over(Work& w) {
+  if (w.reported != 0) store_relaxed(&reinterpret_cast<HostPage*>(w.lane->host_page)->waiting_ns, 0);
+  w.wait_started = 0;
+  w.idle_steps = 0;
+  w.reported = 0;
+  w.suspect = 0;
+}
+
+// Thread 0, after a step that moved nothing. Sets w.give_up when the wait must end.
+MK_DEVICE void keep_waiting(Work& w) {
+  if ((++w.idle_steps & 31) != 0) return;
+  const uint64_t now = now_ns();
+  if (w.wait_started == 0) { w.wait_started = now; w.last_look = now; return; }
+  const uint64_t waited = now - w.wait_started;
+  const uint64_t every = w.reported != 0 ? kReportEveryNs / 4 : kLookEveryNs;
+  if (waited < kFirstLookNs || now - w.last_look < every) return;
+  look_around(w, now, waited);
+  w.last_look = now;
+}
+
+}  // namespace mk

@@ -1,0 +1,174 @@
+// The executor: a resident grid that serves every communicator of a process on one GPU, and the kernels that stand on user streams for it.
+//
+// A gate copies its operations into its lane's command, then posts the command's number and channels in `Executor::posted`. Each block of the
+// executor polls those words, takes the channels of a command that are its own, and advances all its works in turn. The last channel to
+// finish writes `Executor::done`, which the gate waits for. One command per lane at a time: order inside a lane is the gates' order. A block
+// reads a command only if it has a part in it, so the command cannot be over, and overwritten, while it is read.
+//
+// Leaving: src/executor/handshake.rs has the protocol, its argument and its model.
+#pragma once
+#include "executor/run.h"
+
+namespace mk {
+
+constexpr uint32_t kMaxWorks = 16;         // channels one block advances at a time
+constexpr uint64_t kLeaveAfterNs = 2'000;  // idle time after which a generation that was asked to leave does
+
+struct ExecutorBlock {
+  Shared shared;
+  uint64_t seen[kMaxLanes];    // per lane: number of the last command this block took or had no part in
+  uint64_t fresh[kMaxLanes];   // per lane: a posting that waits, or 0
+  uint32_t leave;
+  uint32_t works_active;
+  Work works[kMaxWorks];
+};
+
+// Spreads the channels of the lanes over the blocks, so that small operations of different lanes meet different blocks.
+MK_DEVICE uint32_t block_of(uint32_t lane, uint32_t channel, uint32_t blocks) { return (lane + channel) % blocks; }
+MK_DEVICE bool has_part(uint32_t lane, uint32_t channels, uint32_t block, uint32_t blocks, uint32_t& channel) {
+  channel = (block + blocks - lane % blocks) % blocks;
+  return channel < channels;
+}
+
+MK_DEVICE void run_gate(Lane* lane, const Command& command) {
+  wait_for_stream();
+  Executor* executor = reinterpret_cast<Executor*>(lane->executor);
+  const uint64_t number = (load_relaxed(&executor->posted[lane->index]) >> 8) + 1;
+  const uint64_t* from = reinterpret_cast<const uint64_t*>(&command);
+  uint64_t* to = reinterpret_cast<uint64_t*>(&lane->command);
+  const uint32_t words = (offsetof(Command, ops) + command.nops * sizeof(OpDesc)) / 8;
+  for (uint32_t i = thread_id(); i < words; i += thread_count()) to[i] = from[i];
+  sync();
+  if (thread_id() == 0) {
+    fence(true);
+    store_relaxed(&executor->posted[lane->index], number << 8 | command.channels);
+    // The executor ends every operation by its own deadline or by the abort word, so this wait ends too.
+    uint32_t polls = 0;
+    while (load_acquire(&executor->done[lane->index]) != number)
+      if (++polls > 4096) pause();
+    fence(true);
+  }
+}
+
+MK_DEVICE void run_order(Lane* lane, uint64_t launches) {
+  if (thread_id() != 0) return;
+  const HostPage* page = reinterpret_cast<const HostPage*>(lane->host_page);
+  uint32_t polls = 0;
+  while (load_acquire(&lane->eager_done) < launches) {
+    if (++polls > 1024) pause();
+    // After a failure launches end at once, so the count is reached; an abort need not wait even for that.
+    if (polls % 65536 == 0 && load_relaxed(&page->abort) != 0) break;
+  }
+  fence(true);
+}
+
+// Block 0, thread 0: nothing to do for the linger time. True: this generation is over for the host.
+MK_DEVICE bool try_leave(Executor* executor, Generation* words, uint32_t number, uint64_t serving, uint64_t waiting, uint64_t idle) {
+  store_relaxed(&words->closing, number);
+  fence(false);
+  const uint64_t finished = load_acquire(&executor->finished);
+  if (load_relaxed(&words->posted) != finished) {
+    store_relaxed(&words->closing, 0);
+    fence(false);
+    return false;
+  }
+  store_relaxed(&executor->leaving, 1);
+  store_relaxed(&words->serving_ns, serving);
+  store_relaxed(&words->waiting_ns, waiting);
+  store_relaxed(&words->idle_ns, idle);
+  store_relaxed(&words->served, finished);
+  fence(false);
+  store_relaxed(&words->closed, number);
+  return true;
+}
+
+MK_DEVICE void run_executor(Executor* executor, Generation* generation, uint64_t linger_ns, ExecutorBlock& b) {
+  const uint32_t me = block_id(), blocks = block_count();
+  init_shared(b.shared);
+  for (uint32_t i = thread_id(); i < kMaxWorks; i += thread_count()) b.works[i].active = 0;
+  for (uint32_t l = thread_id(); l < kMaxLanes; l += thread_count()) {
+    b.seen[l] = load_acquire(&executor->done[l]);
+    b.fresh[l] = 0;
+  }
+  if (thread_id() == 0) { b.leave = 0; b.works_active = 0; }
+  sync();
+
+  const uint32_t number = load_relaxed(&generation->number);
+  uint64_t idle_since = now_ns(), mark = idle_since, serving = 0, waiting = 0, idle = 0;
+  while (true) {
+    // New commands.
+    const uint32_t lanes = load_relaxed(&executor->lane_count);
+    bool any = false;
+    for (uint32_t l = thread_id(); l < lanes && l < kMaxLanes; l += thread_count()) {
+      const uint64_t posting = load_relaxed(&executor->posted[l]);
+      if (posting >> 8 != b.seen[l]) { b.fresh[l] = posting; any = true; }
+    }
+    if (any) fence(true);
+    if (sync_or(any)) {
+      if (thread_id() == 0) {
+        // Once this generation has left for the host, a new command is the next generation's.
+        b.leave = load_relaxed(&executor->leaving);
+        for (uint32_t l = 0; l < kMaxLanes && !b.leave; l++) {
+          if (b.fresh[l] == 0) continue;
+          Lane* lane = reinterpret_cast<Lane*>(load_relaxed(&executor->lanes[l]));
+          uint32_t channel;
+          if (has_part(l, b.fresh[l] & 0xff, me, blocks, channel)) {
+            uint32_t k = 0;
+            while (k < kMaxWorks && b.works[k].active) k++;
+            if (k == kMaxWorks) continue;  // taken when a work ends
+            begin_work(b.works[k], lane, &lane->command, channel);
+            b.works_active++;
+          }
+          b.seen[l] = b.fresh[l] >> 8;
+          b.fresh[l] = 0;
+        }
+      }
+      sync();
+    }
+
+    // One step of each work.
+    bool moved = false;
+    for (uint32_t k = 0; k < kMaxWorks; k++) {
+      Work& w = b.works[k];
+      if (!w.active) continue;
+      const Step step = advance(w, b.shared);
+      moved |= step != Step::kWaiting;
+      if (step != Step::kFinished) continue;
+      sync();
+      if (thread_id() == 0) {
+        Lane* lane = w.lane;
+        w.active = 0;
+        b.works_active--;
+        if (arrive(w)) {
+          add_device(&executor->finished, 1);
+          fence(false);
+          store_relaxed(&executor->done[lane->index], b.seen[lane->index]);
+        }
+      }
+      sync();
+    }
+
+    // Leaving, and how the time goes: block 0 decides for all.
+    if (thread_id() == 0) {
+      if (me == 0) {
+        const uint64_t now = now_ns();
+        const uint64_t spent = now - mark;
+        mark = now;
+        const bool busy = b.works_active != 0;
+        (moved ? serving : busy ? waiting : idle) += spent;
+        if (busy || moved) idle_since = now;
+        else if (now - idle_since >= linger_ns || (now - idle_since >= kLeaveAfterNs && load_relaxed(&generation->leave) != 0)) {
+          if (try_leave(executor, generation, number, serving, waiting, idle)) b.leave = 1;
+          else idle_since = now;
+        }
+      } else if (b.works_active == 0 && load_relaxed(&executor->leaving) != 0) {
+        b.leave = 1;
+      }
+    }
+    sync();
+    if (b.leave) break;
+    if (!moved) pause();
+  }
+}
+
+}  // namespace mk

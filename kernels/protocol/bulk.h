@@ -1,0 +1,198 @@
+// Moving and reducing many bytes by all threads of a block: `copy` spreads one source to several places, `fold` reduces several sources in
+// the order given and spreads the result. Both take byte pointers of any alignment that the element type allows.
+#pragma once
+#include "types/element.h"
+
+namespace mk {
+
+// What a fold does to the elements; the same for every chunk of an operation.
+struct Reduction {
+  uint8_t dtype;
+  uint8_t redop;
+  uint32_t ranks;    // divisor of kAvg
+  uint64_t scalar;   // bits of the element that kPreMulSum multiplies each input by
+};
+
+// Sources and destinations of a bulk move, in the block's shared memory.
+struct Pointers {
+  const char* from[kMaxRanks];
+  char* to[kMaxRanks];
+  uint32_t nfrom;
+  uint32_t nto;
+};
+
+// The same for one source and one destination, in registers.
+struct OnePair {
+  const char* from[1];
+  char* to[1];
+  static constexpr uint32_t nfrom = 1, nto = 1;
+};
+
+template <class P> MK_DEVICE uint64_t low_bits(const P& p) {
+  uint64_t bits = 0;
+  for (uint32_t i = 0; i < p.nfrom; i++) bits |= reinterpret_cast<uint64_t>(p.from[i]);
+  for (uint32_t i = 0; i < p.nto; i++) bits |= reinterpret_cast<uint64_t>(p.to[i]);
+  return bits;
+}
+
+template <class Unit, class P> MK_DEVICE void copy_units(const P& p, uint64_t begin, uint64_t end) {
+  const Unit* from = reinterpret_cast<const Unit*>(p.from[0]);
+  for (uint64_t i = begin + thread_id(); i < end; i += thread_count()) {
+    Unit v = load_bulk_element(from + i);
+    for (uint32_t d = 0; d < p.nto; d++) reinterpret_cast<Unit*>(p.to[d])[i] = v;
+  }
+}
+
+// Copies `bytes` from p.from[0] to each of p.to.
+template <class P> MK_DEVICE void copy_to_all(const P& p, uint64_t bytes) {
+  const uint64_t bits = low_bits(p);
+  if (bits % 16 == 0) {
+    constexpr uint32_t kUnroll = 8;
+    const uint4* from = reinterpret_cast<const uint4*>(p.from[0]);
+    const uint64_t n = bytes / 16, step = thread_count();
+    uint64_t i = thread_id();
+    for (; i + (kUnroll - 1) * step < n; i += kUnroll * step) {
+      uint4 v[kUnroll];
+#pragma unroll
+      for (uint32_t u = 0; u < kUnroll; u++) v[u] = load_bulk(from + i + u * step);
+      for (uint32_t d = 0; d < p.nto; d++) {
+        uint4* to = reinterpret_cast<uint4*>(p.to[d]);
+#pragma unroll
+        for (uint32_t u = 0; u < kUnroll; u++) store_bulk(to + i + u * step, v[u]);
+      }
+    }
+    for (; i < n; i += step) {
+      uint4 v = load_bulk(from + i);
+      for (uint32_t d = 0; d < p.nto; d++) store_bulk(reinterpret_cast<uint4*>(p.to[d]) + i, v);
+    }
+    copy_units<uint8_t>(p, n * 16, bytes);
+  } else if (bits % 8 == 0) {
+    copy_units<uint64_t>(p, 0, bytes / 8);
+    copy_units<uint8_t>(p, bytes / 8 * 8, bytes);
+  } else if (bits % 4 == 0) {
+    copy_units<uint32_t>(p, 0, bytes / 4);
+    copy_units<uint8_t>(p, bytes / 4 * 4, bytes);
+  } else if (bits % 2 == 0) {
+    copy_units<uint16_t>(p, 0, bytes / 2);
+    copy_units<uint8_t>(p, bytes / 2 * 2, bytes);
+  } else {
+    copy_units<uint8_t>(p, 0, bytes);
+  }
+}
+
+MK_SLOW void copy(const Pointers& p, uint64_t bytes) { copy_to_all(p, bytes); }
+MK_SLOW void copy(char* to, const char* from, uint64_t bytes) { copy_to_all(OnePair{{from}, {to}}, bytes); }
+
+template <class T, uint32_t N> MK_DEVICE void combine(typename T::Acc (&acc)[N], const typename T::Store (&in)[N], uint8_t redop, typename T::Acc scalar) {
+  switch (redop) {
+    case kProd:
+#pragma unroll
+      for (uint32_t e = 0; e < N; e++) acc[e] = T::mul(acc[e], T::widen(in[e]));
+      break;
+    case kMax:
+#pragma unroll
+      for (uint32_t e = 0; e < N; e++) acc[e] = larger(acc[e], T::widen(in[e]));
+      break;
+    case kMin:
+#pragma unroll
+      for (uint32_t e = 0; e < N; e++) acc[e] = smaller(acc[e], T::widen(in[e]));
+      break;
+    case kPreMulSum:
+#pragma unroll
+      for (uint32_t e = 0; e < N; e++) acc[e] = T::add(acc[e], T::mul(T::widen(in[e]), scalar));
+      break;
+    default:
+#pragma unroll
+      for (uint32_t e = 0; e < N; e++) acc[e] = T::add(acc[e], T::widen(in[e]));
+  }
+}
+template <class T, uint32_t N> MK_DEVICE void begin_fold(typename T::Acc (&acc)[N], const typename T::Store (&in)[N], uint8_t redop, typename T::Acc scalar) {
+#pragma unroll
+  for (uint32_t e = 0; e < N; e++) acc[e] = redop == kPreMulSum ? T::mul(T::widen(in[e]), scalar) : T::widen(in[e]);
+}
+template <class T, uint32_t N> MK_DEVICE void end_fold(typename T::Store (&out)[N], const typename T::Acc (&acc)[N], const Reduction& r) {
+#pragma unroll
+  for (uint32_t e = 0; e < N; e++) out[e] = r.redop == kAvg ? T::average(acc[e], r.ranks) : T::narrow(acc[e]);
+}
+template <class T> MK_DEVICE typename T::Acc scalar_of(const Reduction& r) {
+  typename T::Store s;
+  memcpy(static_cast<void*>(&s), &r.scalar, sizeof(s));
+  return T::widen(s);
+}
+
+template <class T> MK_SLOW void fold_type(const Pointers& p, uint64_t count, const Reduction& r) {
+  using Store = typename T::Store;
+  using Acc = typename T::Acc;
+  const Acc scalar = scalar_of<T>(r);
+  uint64_t begin = 0;
+  if (low_bits(p) % 16 == 0) {
+    constexpr uint32_t kPer = 16 / sizeof(Store);
+    // Enough loads in flight to cover the memory's latency, few enough accumulators to stay in registers.
+    constexpr uint32_t kUnroll = kPer >= 8 ? 2 : 4;
+    union Vector { uint4 whole; Store part[kPer]; MK_DEVICE Vector() {} };
+    const uint64_t n = count / kPer, step = thread_count();
+    for (uint64_t i = thread_id(); i < n; i += kUnroll * step) {
+      Acc acc[kUnroll][kPer];
+      Vector v[kUnroll];
+#pragma unroll
+      for (uint32_t u = 0; u < kUnroll; u++)
+        if (i + u * step < n) v[u].whole = load_bulk(reinterpret_cast<const uint4*>(p.from[0]) + i + u * step);
+#pragma unroll
+      for (uint32_t u = 0; u < kUnroll; u++) begin_fold<T>(acc[u], v[u].part, r.redop, scalar);
+#pragma unroll 2
+      for (uint32_t s = 1; s < p.nfrom; s++) {
+        const uint4* from = reinterpret_cast<const uint4*>(p.from[s]);
+#pragma unroll
+        for (uint32_t u = 0; u < kUnroll; u++)
+          if (i + u * step < n) v[u].whole = load_bulk(from + i + u * step);
+#pragma unroll
+        for (uint32_t u = 0; u < kUnroll; u++) combine<T>(acc[u], v[u].part, r.redop, scalar);
+      }
+#pragma unroll
+      for (uint32_t u = 0; u < kUnroll; u++) end_fold<T>(v[u].part, acc[u], r);
+      for (uint32_t d = 0; d < p.nto; d++) {
+        uint4* to = reinterpret_cast<uint4*>(p.to[d]);
+#pragma unroll
+        for (uint32_t u = 0; u < kUnroll; u++)
+          if (i + u * step < n) store_bulk(to + i + u * step, v[u].whole);
+      }
+    }
+    begin = n * kPer;
+  }
+  for (uint64_t i = begin + thread_id(); i < count; i += thread_count()) {
+    Acc acc[1];
+    Store v[1] = {load_bulk_element(reinterpret_cast<const Store*>(p.from[0]) + i)};
+    begin_fold<T>(acc, v, r.redop, scalar);
+    for (uint32_t s = 1; s < p.nfrom; s++) {
+      v[0] = load_bulk_element(reinterpret_cast<const Store*>(p.from[s]) + i);
+      combine<T>(acc, v, r.redop, scalar);
+    }
+    end_fold<T>(v, acc, r);
+    for (uint32_t d = 0; d < p.nto; d++) reinterpret_cast<Store*>(p.to[d])[i] = v[0];
+  }
+}
+
+// Calls `f.template operator()<T>()` with the element type of a `Type` value.
+template <class F> MK_DEVICE void with_type(uint8_t dtype, F&& f) {
+  switch (dtype) {
+    case kInt8: return f.template operator()<Int8>();
+    case kUint8: return f.template operator()<Uint8>();
+    case kInt32: return f.template operator()<Int32>();
+    case kUint32: return f.template operator()<Uint32>();
+    case kInt64: return f.template operator()<Int64>();
+    case kUint64: return f.template operator()<Uint64>();
+    case kFloat16: return f.template operator()<Float16>();
+    case kFloat32: return f.template operator()<Float32>();
+    case kFloat64: return f.template operator()<Float64>();
+    case kBfloat16: return f.template operator()<Bfloat16>();
+    case kFloat8e4m3: return f.template operator()<Float8<__NV_E4M3>>();
+    default: return f.template operator()<Float8<__NV_E5M2>>();
+  }
+}
+
+// Reduces `count` elements of p.from, in that order, into each of p.to.
+MK_DEVICE void fold(const Pointers& p, uint64_t count, const Reduction& r) {
+  with_type(r.dtype, [&]<class T>() { fold_type<T>(p, count, r); });
+}
+
+}  // namespace mk

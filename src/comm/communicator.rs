@@ -1,0 +1,289 @@
+//! The communicator object: its states, and the checks that every operation passes before it is planned.
+
+use super::redop::Redops;
+use super::{CommConfig, Operation, Status, reclaim, split};
+use crate::bootstrap::Bootstrap;
+use crate::cuda;
+use crate::error::{Error, Result};
+use crate::executor::gpu::lock;
+use crate::executor::lane::LaneMemory;
+use crate::executor::launch::Launcher;
+use crate::group;
+use crate::planner::{self, Redop, Shape};
+use crate::types::{DataType, OpKind};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+/// Where a communicator is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+enum Life {
+    Starting,
+    Ready,
+    /// Init failed; only abort and destroy are left.
+    Broken,
+    Revoked,
+    Finalized,
+    /// Destroyed or aborted.
+    Gone,
+}
+
+impl Life {
+    fn from_raw(raw: u8) -> Self {
+        match raw {
+            0 => Self::Starting,
+            1 => Self::Ready,
+            2 => Self::Broken,
+            3 => Self::Revoked,
+            4 => Self::Finalized,
+            _ => Self::Gone,
+        }
+    }
+}
+
+/// A rank's handle on a communicator. The ABI layer wraps the `Arc` into an `ncclComm_t`.
+pub struct Communicator {
+    pub(super) device: i32,
+    pub(super) config: CommConfig,
+    life: AtomicU8,
+    /// Ends a bootstrap that is under way.
+    pub(super) stop: AtomicBool,
+    ready: OnceLock<Arc<Ready>>,
+    /// The first error, kept for `ncclCommGetAsyncError`.
+    error: Mutex<Option<Error>>,
+    redops: Mutex<Redops>,
+}
+
+/// What exists once init has succeeded.
+pub struct Ready {
+    pub rank: usize,
+    pub nranks: usize,
+    /// The same on all ranks, different for each communicator.
+    pub id: u64,
+    pub shape: Shape,
+    pub lane: LaneMemory,
+    pub launcher: Launcher,
+    pub bootstrap: Bootstrap,
+}
+
+impl Communicator {
+    pub(super) fn starting(device: i32, config: CommConfig) -> Arc<Self> {
+        Arc::new(Self {
+            device,
+            config,
+            life: AtomicU8::new(Life::Starting as u8),
+            stop: AtomicBool::new(false),
+            ready: OnceLock::new(),
+            error: Mutex::default(),
+            redops: Mutex::default(),
+        })
+    }
+
+    fn life(&self) -> Life {
+        Life::from_raw(self.life.load(Ordering::Acquire))
+    }
+
+    pub fn is_blocking(&self) -> bool {
+        self.config.blocking.unwrap_or(true)
+    }
+
+    /// The end of init, on whatever thread ran it.
+    pub(crate) fn finish_init(&self, result: Result<Ready>) -> Result<()> {
+        match result {
+            Ok(ready) => {
+                let _ = self.ready.set(Arc::new(ready));
+                // An abort may have come first.
+                let _ = self.life.compare_exchange(Life::Starting as u8, Life::Ready as u8, Ordering::AcqRel, Ordering::Acquire);
+                Ok(())
+            }
+            Err(e) => {
+                *lock(&self.error) = Some(e.clone());
+                let _ = self.life.compare_exchange(Life::Starting as u8, Life::Broken as u8, Ordering::AcqRel, Ordering::Acquire);
+                Err(e)
+            }
+        }
+    }
+
+    /// The parts of a communicator that can be used, or why it cannot.
+    pub fn ready(&self) -> Result<&Arc<Ready>> {
+        match self.life() {
+            Life::Ready => self.ready.get().ok_or_else(|| Error::internal("communicator marked ready without its parts")),
+            Life::Starting => Err(Error::argument(
+                "the communicator is still being initialised: poll ncclCommGetAsyncError until it no longer says ncclInProgress",
+            )),
+            Life::Broken => Err(lock(&self.error).clone().unwrap_or_else(|| Error::internal("communicator failed to initialise"))),
+            Life::Revoked => Err(Error::usage("the communicator has been revoked: only split, shrink, abort and destroy are left")),
+            Life::Finalized => Err(Error::argument("the communicator has been finalized: only destroy and abort are left")),
+            Life::Gone => Err(Error::argument("the communicator has been destroyed or aborted")),
+        }
+    }
+
+    /// What came up behind the caller's back: a failure that the device recorded, or the failure of another rank.
+    pub(crate) fn failure(&self) -> Option<Error> {
+        let ready = self.ready.get()?;
+        if let Some(kept) = &*lock(&self.error) {
+            return Some(kept.clone());
+        }
+        let failure = ready.lane.failure()?;
+        if failure.code == crate::executor::layout::failure::ABORTED {
+            return None; // our own doing
+        }
+        let error = super::failure::explain(ready, &failure);
+        ready.bootstrap.post_notice(error.message.as_bytes());
+        tracing::warn!(target: "WATCHDOG", "{}", error.message);
+        *lock(&self.error) = Some(error.clone());
+        Some(error)
+    }
+
+    /// The state that `ncclCommGetAsyncError` reports.
+    pub fn async_state(&self) -> Result<Status> {
+        match self.life() {
+            Life::Starting => Ok(Status::InProgress),
+            Life::Broken => Err(lock(&self.error).clone().unwrap_or_else(|| Error::internal("communicator failed to initialise"))),
+            _ => self.failure().map_or(Ok(Status::Done), Err),
+        }
+    }
+
+    pub fn count(&self) -> Result<i32> {
+        Ok(self.ready()?.nranks as i32)
+    }
+    pub fn rank(&self) -> Result<i32> {
+        Ok(self.ready()?.rank as i32)
+    }
+    pub fn device(&self) -> Result<i32> {
+        self.ready()?;
+        Ok(self.device)
+    }
+
+    /// Enqueues one operation, or adds it to the open group of this thread.
+    pub fn enqueue(self: &Arc<Self>, op: Operation) -> Result<Status> {
+        group::enqueue(self, op)
+    }
+
+    /// Checks an operation against the communicator. Returns the operator it reduces with.
+    pub(crate) fn check(&self, op: &Operation) -> Result<Redop> {
+        let ready = self.ready()?;
+        if let Some(error) = self.failure() {
+            return Err(error);
+        }
+        let n = ready.nranks as i32;
+        let name = op.kind.name();
+        if op.root < 0 || op.root >= n {
+            let what = if matches!(op.kind, OpKind::Send | OpKind::Recv) { "peer" } else { "root" };
+            return Err(Error::argument(format!("{name} on rank {}: {what} {} is not a rank of this communicator (0 to {})", ready.rank, op.root, n - 1)));
+        }
+        if op.count.checked_mul(op.dtype.size()).and_then(|b| b.checked_mul(ready.nranks)).is_none_or(|b| b > isize::MAX as usize) {
+            return Err(Error::argument(format!("{name} on rank {}: {} elements of {} are more than memory can hold", ready.rank, op.count, op.dtype.name())));
+        }
+        let reduces = matches!(op.kind, OpKind::AllReduce | OpKind::Reduce | OpKind::ReduceScatter);
+        let redop = if reduces { lock(&self.redops).find(ready.id, op.redop, op.dtype)? } else { Redop::Builtin(0) };
+        if op.count > 0 {
+            let root = op.root as usize == ready.rank;
+            let (needs_send, needs_recv) = match op.kind {
+                OpKind::AllReduce | OpKind::AllGather | OpKind::ReduceScatter | OpKind::AllToAll => (true, true),
+                OpKind::Broadcast | OpKind::Scatter => (root, true),
+                OpKind::Reduce | OpKind::Gather => (true, root),
+                OpKind::Send => (true, false),
+                OpKind::Recv => (false, true),
+            };
+            for (needed, pointer, which) in [(needs_send, op.send, "send"), (needs_recv, op.recv, "receive")] {
+                if needed && pointer == 0 {
+                    return Err(Error::argument(format!("{name} on rank {}: the {which} buffer is NULL, but there are {} elements", ready.rank, op.count)));
+                }
+                if needed && pointer % op.dtype.size() as u64 != 0 {
+                    return Err(Error::argument(format!(
+                        "{name} on rank {}: the {which} buffer {pointer:#x} is not aligned to its element type {}",
+                        ready.rank,
+                        op.dtype.name()
+                    )));
+                }
+                if needed && crate::env::settings().check_pointers && cuda::pointer_device(pointer) != Some(self.device) {
+                    return Err(Error::argument(format!(
+                        "{name} on rank {}: the {which} buffer {pointer:#x} is not memory of the communicator's device {}",
+                        ready.rank, self.device
+                    )));
+                }
+            }
+        }
+        Ok(redop)
+    }
+
+    /// `ncclRedOpCreatePreMulSum`. `scalar` points to one element of `dtype`: read now when `immediate`, else a device address read when
+    /// an operation runs.
+    ///
+    /// # Safety
+    /// With `immediate`, `scalar` must be readable for `dtype.size()` bytes.
+    pub unsafe fn create_premul(&self, scalar: *const u8, dtype: DataType, immediate: bool) -> Result<i32> {
+        let ready = self.ready()?;
+        let op = if immediate {
+            let mut bits = [0u8; 8];
+            // SAFETY: readable by this function's contract, and no element is longer than 8 bytes.
+            unsafe { std::ptr::copy_nonoverlapping(scalar, bits.as_mut_ptr(), dtype.size()) };
+            Redop::PreMulHost(u64::from_le_bytes(bits))
+        } else {
+            Redop::PreMulDevice(scalar as u64)
+        };
+        lock(&self.redops).create(ready.id, dtype, op)
+    }
+
+    pub fn destroy_redop(&self, op: i32) -> Result<()> {
+        let ready = self.ready()?;
+        lock(&self.redops).destroy(ready.id, op)
+    }
+
+    /// `ncclCommSplit`: a negative colour gets no communicator but takes part.
+    pub fn split(self: &Arc<Self>, color: i32, key: i32, config: Option<CommConfig>) -> Result<(Option<Arc<Communicator>>, Status)> {
+        split::split(self, color, key, config)
+    }
+
+    /// Waits until what has been enqueued is done. Operations are over for this communicator then.
+    pub fn finalize(self: &Arc<Self>) -> Result<Status> {
+        let ready = self.ready()?.clone();
+        self.life.store(Life::Finalized as u8, Ordering::Release);
+        let _guard = ready.lane.gpu.context.enter()?;
+        ready.launcher.drain(&ready.lane, None)?;
+        Ok(Status::Done)
+    }
+
+    /// Releases the communicator; the handle is dead afterwards whatever the result.
+    pub fn destroy(self: &Arc<Self>) -> Result<Status> {
+        if self.life() == Life::Starting {
+            self.stop.store(true, Ordering::Release);
+        }
+        if Life::from_raw(self.life.swap(Life::Gone as u8, Ordering::AcqRel)) == Life::Gone {
+            return Err(Error::argument("the communicator has already been destroyed or aborted"));
+        }
+        if let Some(ready) = self.ready.get() {
+            let _guard = ready.lane.gpu.context.enter()?;
+            ready.launcher.drain(&ready.lane, None)?;
+            reclaim::bury(ready.clone());
+        }
+        Ok(Status::Done)
+    }
+
+    /// Ends all work of this rank at once, then releases. Never waits for peers.
+    pub fn abort(self: &Arc<Self>) -> Result<Status> {
+        self.stop.store(true, Ordering::Release);
+        if Life::from_raw(self.life.swap(Life::Gone as u8, Ordering::AcqRel)) == Life::Gone {
+            return Err(Error::argument("the communicator has already been destroyed or aborted"));
+        }
+        if let Some(ready) = self.ready.get() {
+            ready.lane.abort();
+            reclaim::bury(ready.clone());
+        }
+        Ok(Status::Done)
+    }
+
+    /// Ends all work of this rank; the communicator can still be split, shrunk, aborted or destroyed.
+    pub fn revoke(self: &Arc<Self>) -> Result<Status> {
+        let ready = self.ready()?;
+        self.life.store(Life::Revoked as u8, Ordering::Release);
+        ready.lane.abort();
+        Ok(Status::Done)
+    }
+
+    /// The plan of an operation that has passed `check`.
+    pub(crate) fn plan(&self, op: &Operation, redop: Redop) -> Result<crate::executor::layout::OpDesc> {
+        Ok(planner::describe(op, redop, &self.ready()?.shape))
+    }
+}

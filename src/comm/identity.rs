@@ -1,0 +1,161 @@
+//! What ranks tell each other at init: who they are, and where their memory is. Sent through the bootstrap as bytes; decoding checks lengths
+//! only, since the bootstrap has proved that the sender holds the communicator's key.
+
+use crate::error::{Error, Result};
+use std::sync::Mutex;
+
+/// Both sides of a communicator must speak the same device protocol; raise this whenever `kernels/layout.h` or the planner changes what ranks
+/// agree on.
+pub const PROTOCOL_VERSION: u32 = 1;
+
+/// First round: what decides how the communicator is laid out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    pub version: u32,
+    /// Same number: same process.
+    pub process: u64,
+    /// Same number: same host.
+    pub host: u64,
+    pub gpu: [u8; 16],
+    pub multiprocessors: u32,
+    pub min_channels: u32,
+    pub max_channels: u32,
+    pub region_budget: u64,
+    pub zero_copy: bool,
+    pub chosen_protocols: u32,
+}
+
+/// Second round: where a rank's region is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RegionCard {
+    pub address: u64,
+    /// For ranks of other processes; absent when there are none.
+    pub handle: Option<[u8; 64]>,
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn take<const N: usize>(&mut self) -> Result<[u8; N]> {
+        let (head, rest) =
+            self.0.split_first_chunk::<N>().ok_or_else(|| Error::internal("a peer's init message is too short: do all ranks load the same libmkernel.so?"))?;
+        self.0 = rest;
+        Ok(*head)
+    }
+    fn u32(&mut self) -> Result<u32> {
+        Ok(u32::from_le_bytes(self.take()?))
+    }
+    fn u64(&mut self) -> Result<u64> {
+        Ok(u64::from_le_bytes(self.take()?))
+    }
+}
+
+impl Identity {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(72);
+        out.extend(self.version.to_le_bytes());
+        out.extend(self.process.to_le_bytes());
+        out.extend(self.host.to_le_bytes());
+        out.extend(self.gpu);
+        out.extend(self.multiprocessors.to_le_bytes());
+        out.extend(self.min_channels.to_le_bytes());
+        out.extend(self.max_channels.to_le_bytes());
+        out.extend(self.region_budget.to_le_bytes());
+        out.push(u8::from(self.zero_copy));
+        out.extend(self.chosen_protocols.to_le_bytes());
+        out
+    }
+    pub fn decode(bytes: &[u8]) -> Result<Self> {
+        let mut r = Reader(bytes);
+        Ok(Self {
+            version: r.u32()?,
+            process: r.u64()?,
+            host: r.u64()?,
+            gpu: r.take()?,
+            multiprocessors: r.u32()?,
+            min_channels: r.u32()?,
+            max_channels: r.u32()?,
+            region_budget: r.u64()?,
+            zero_copy: r.take::<1>()?[0] != 0,
+            chosen_protocols: r.u32()?,
+        })
+    }
+}
+
+impl RegionCard {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = self.address.to_le_bytes().to_vec();
+        out.extend(self.handle.iter().flatten());
+        out
+    }
+    pub fn decode(bytes: &[u8]) -> Result<Self> {
+        let mut r = Reader(bytes);
+        let address = r.u64()?;
+        let handle = if r.0.is_empty() { None } else { Some(r.take()?) };
+        Ok(Self { address, handle })
+    }
+}
+
+/// A number of this process that no other process on the host has; a forked child gets its own.
+pub fn process_token() -> u64 {
+    static TOKEN: Mutex<Option<(u32, u64)>> = Mutex::new(None);
+    let pid = std::process::id();
+    let mut token = crate::executor::gpu::lock(&TOKEN);
+    match *token {
+        Some((owner, value)) if owner == pid => value,
+        _ => {
+            use std::hash::{BuildHasher, Hasher, RandomState};
+            // RandomState is keyed from the operating system's random numbers.
+            let mut h = RandomState::new().build_hasher();
+            h.write_u32(pid);
+            let value = h.finish();
+            *token = Some((pid, value));
+            value
+        }
+    }
+}
+
+/// The same for all processes of a host (of a boot, more exactly), unless `NCCL_HOSTID` makes them differ.
+pub fn host_token(host_id: Option<&str>) -> u64 {
+    let own = match host_id {
+        Some(id) => id.to_owned(),
+        // Unreadable in odd containers: then every process there is taken for the same host, which region mapping will confirm or refute.
+        None => std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default(),
+    };
+    own.bytes().fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn cards_survive_the_wire() {
+        let i = Identity {
+            version: 1,
+            process: 2,
+            host: 3,
+            gpu: [4; 16],
+            multiprocessors: 5,
+            min_channels: 6,
+            max_channels: 7,
+            region_budget: 8,
+            zero_copy: true,
+            chosen_protocols: 9,
+        };
+        assert_eq!(Identity::decode(&i.encode()), Ok(i));
+        for handle in [None, Some([7; 64])] {
+            let c = RegionCard { address: 1 << 40, handle };
+            assert_eq!(RegionCard::decode(&c.encode()), Ok(c));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_decode_or_fail(bytes: Vec<u8>) {
+            let _ = Identity::decode(&bytes);
+            let _ = RegionCard::decode(&bytes);
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Builds a rank's communicator: ranks meet, say who they are, agree on a shape, exchange regions, and go on only when all have succeeded.
+
+use super::communicator::{Communicator, Ready};
+use super::identity::{Identity, PROTOCOL_VERSION, RegionCard, host_token, process_token};
+use super::reclaim;
+use crate::bootstrap::{Bootstrap, Join, UniqueId};
+use crate::cuda::IpcHandle;
+use crate::env::settings;
+use crate::error::{Error, Result};
+use crate::executor::gpu::{Gpu, gpu};
+use crate::executor::lane::{LaneMemory, Peers};
+use crate::executor::layout::MAX_CHANNELS;
+use crate::executor::launch::Launcher;
+use crate::planner;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Staging memory per communicator and rank, whatever the number of peers.
+const REGION_BUDGET: usize = 16 << 20;
+
+/// Runs the whole of init on the calling thread.
+pub fn connect(comm: &Communicator, id: &UniqueId, rank: usize, nranks: usize) -> Result<Ready> {
+    reclaim::sweep();
+    let started = Instant::now();
+    let set = settings();
+    let gpu = gpu(comm.device)?;
+    let loaded = started.elapsed();
+    tracing::info!(target: "INIT", "rank {rank} nranks {nranks} cudaDev {} busId {} commId {:#x} - Init START",
+        comm.device, gpu.context.device.pci_bus_id, id.hash());
+    let bootstrap = crate::bootstrap::join(Join {
+        id,
+        rank,
+        nranks,
+        abort: &comm.stop,
+        warn_after: Duration::from_secs(set.warn_s),
+        timeout: Duration::from_secs(set.timeout_s),
+        settings: crate::env::socket_settings(),
+    })?;
+    let met = started.elapsed();
+    let ready = agree(comm, &gpu, bootstrap, id, rank, nranks)?;
+    let total = started.elapsed();
+    tracing::info!(target: "INIT", "Init timings: rank {rank} total {:.2} ms (kernels {:.2}, bootstrap {:.2}, memory {:.2})",
+        ms(total), ms(loaded), ms(met - loaded), ms(total - met));
+    tracing::info!(target: "INIT", "comm {:#x} rank {rank} nranks {nranks} cudaDev {} busId {} commId {:#x} - Init COMPLETE",
+        ready.lane.address(), comm.device, gpu.context.device.pci_bus_id, id.hash());
+    Ok(ready)
+}
+
+fn ms(d: Duration) -> f64 {
+    d.as_secs_f64() * 1e3
+}
+
+fn agree(comm: &Communicator, gpu: &Arc<Gpu>, bootstrap: Bootstrap, id: &UniqueId, rank: usize, nranks: usize) -> Result<Ready> {
+    let set = settings();
+    let min_channels = comm.config.min_ctas.or(set.min_ctas).unwrap_or(1);
+    let max_channels = comm.config.max_ctas.or(set.max_ctas).or(set.max_blocks).unwrap_or(MAX_CHANNELS as u32);
+    let mine = Identity {
+        version: PROTOCOL_VERSION,
+        process: process_token(),
+        host: host_token(set.host_id.as_deref()),
+        gpu: gpu.context.device.uuid,
+        multiprocessors: gpu.multiprocessors(),
+        min_channels,
+        max_channels,
+        region_budget: REGION_BUDGET as u64,
+        zero_copy: set.zero_copy,
+        chosen_protocols: 0,
+    };
+    let all = bootstrap
+        .all_gather(&mine.encode(), &comm.stop)?
+        .iter()
+        .map(|bytes| Identity::decode(bytes))
+        .collect::<Result<Vec<_>>>()?;
+    check_compatible(&all, rank)?;
+
+    let on_gpu = |gpu: &[u8; 16]| all.iter().filter(|i| i.gpu == *gpu).count();
+    let ranks_on_gpu = all.iter().map(|i| on_gpu(&i.gpu)).max().unwrap_or(1);
+    let direct = |i: &Identity| i.process == mine.process && i.gpu == mine.gpu;
+    let all_direct = all.iter().all(|i| direct(i) && i.zero_copy);
+    let shape = planner::shape(
+        nranks,
+        ranks_on_gpu,
+        all.iter().map(|i| i.multiprocessors).min().unwrap_or(1),
+        (all.iter().map(|i| i.min_channels).max().unwrap_or(1), all.iter().map(|i| i.max_channels).min().unwrap_or(1)),
+        all.iter().map(|i| i.region_budget as usize).min().unwrap_or(REGION_BUDGET),
+        all_direct,
+    );
+
+    // From here on a rank that fails says so to the others, so that nobody waits for it.
+    let made = share_region(gpu, &shape, &all, &mine);
+    let card = match &made {
+        Ok((_, card)) => [vec![1], card.encode()].concat(),
+        Err(e) => [vec![0], e.message.as_bytes().to_vec()].concat(),
+    };
+    let cards = bootstrap.all_gather(&card, &comm.stop)?;
+    let (lane, _) = made?;
+    let opened = first_failure(&cards).and_then(|()| {
+        let cards = cards.iter().map(|c| RegionCard::decode(c.get(1..).unwrap_or_default())).collect::<Result<Vec<_>>>()?;
+        let peers = map_peers(gpu, &all, &cards, rank, direct)?;
+        lane.open(&shape.geometry, rank, &peers, set.timeout_s.saturating_mul(1_000_000_000))
+    });
+    let report = match &opened {
+        Ok(()) => vec![1],
+        Err(e) => [vec![0], e.message.as_bytes().to_vec()].concat(),
+    };
+    let reports = bootstrap.all_gather(&report, &comm.stop)?;
+    opened?;
+    first_failure(&reports)?;
+    tracing::info!(target: "INIT", "{} coll channels, {} ranks on a GPU at most, {} bytes of staging, {}",
+        shape.geometry.channels, ranks_on_gpu, shape.geometry.bytes, if all_direct { "zero-copy" } else { "staged" });
+    Ok(Ready { rank, nranks, id: id.hash(), shape, lane, launcher: Launcher::default(), bootstrap })
+}
+
+fn check_compatible(all: &[Identity], rank: usize) -> Result<()> {
+    for (peer, other) in all.iter().enumerate() {
+        if other.version != PROTOCOL_VERSION {
+            return Err(Error::usage(format!(
+                "rank {peer} runs another version of libmkernel.so (device protocol {}, rank {rank} has {PROTOCOL_VERSION}): use the same library everywhere",
+                other.version
+            )));
+        }
+        if other.host != all[rank].host {
+            return Err(Error::usage(format!(
+                "rank {peer} is on another host than rank {rank} (or NCCL_HOSTID says so): this version joins the ranks of one host only"
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn share_region(gpu: &Arc<Gpu>, shape: &planner::Shape, all: &[Identity], mine: &Identity) -> Result<(LaneMemory, RegionCard)> {
+    let lane = LaneMemory::new(gpu.clone(), &shape.geometry)?;
+    let _guard = gpu.context.enter()?;
+    let shared = all.iter().any(|i| i.process != mine.process);
+    let handle = if shared { Some(lane.region().ipc_handle()?.0) } else { None };
+    let card = RegionCard { address: lane.region().address, handle };
+    Ok((lane, card))
+}
+
+/// The first rank that reported a failure, as an error.
+fn first_failure(reports: &[Vec<u8>]) -> Result<()> {
+    match reports.iter().enumerate().find(|(_, r)| r.first() != Some(&1)) {
+        None => Ok(()),
+        Some((rank, r)) => {
+            Err(Error::remote(format!("rank {rank} could not set up the communicator: {}", String::from_utf8_lossy(r.get(1..).unwrap_or_default()))))
+        }
+    }
+}
+
+fn map_peers(gpu_of_mine: &Arc<Gpu>, all: &[Identity], cards: &[RegionCard], rank: usize, direct: impl Fn(&Identity) -> bool) -> Result<Peers> {
+    let mut regions = Vec::with_capacity(all.len());
+    let mut direct_mask = 0u64;
+    for (peer, (identity, card)) in all.iter().zip(cards).enumerate() {
+        if direct(identity) {
+            direct_mask |= 1 << peer;
+        }
+        let address = if identity.process == all[rank].process {
+            if identity.gpu != all[rank].gpu {
+                reach_other_gpu(gpu_of_mine, identity, peer, rank)?;
+            }
+            card.address
+        } else {
+            let handle = card.handle.ok_or_else(|| Error::internal(format!("rank {peer} sent no handle of its region")))?;
+            let opened = gpu_of_mine.import(identity.process, &IpcHandle(handle));
+            opened.map_err(|e| Error { message: format!("rank {rank} cannot reach the memory of rank {peer}: {}", e.message), ..e })?.address
+        };
+        regions.push(address);
+    }
+    let one_gpu = all.iter().all(|i| i.gpu == all[rank].gpu);
+    Ok(Peers { regions, direct: direct_mask, one_gpu })
+}
+
+/// Ranks of this process on different GPUs: kernels on ours must be able to address the other's memory.
+fn reach_other_gpu(mine: &Arc<Gpu>, other: &Identity, peer: usize, rank: usize) -> Result<()> {
+    for ordinal in 0..crate::cuda::device_count()? {
+        let theirs = gpu(ordinal)?;
+        if theirs.context.device.uuid == other.gpu {
+            if mine.context.enable_peer(&theirs.context)? {
+                return Ok(());
+            }
+            return Err(Error::usage(format!(
+                "rank {rank} on GPU {} cannot address the memory of rank {peer} on GPU {ordinal}: the GPUs have no peer access (nvidia-smi topo -p2p r tells)",
+                mine.context.device.ordinal
+            )));
+        }
+    }
+    Err(Error::internal(format!("the GPU of rank {peer} is in this process but not among its devices")))
+}

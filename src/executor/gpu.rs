@@ -1,0 +1,185 @@
+//! What a process keeps per GPU, shared by all its communicators: the context, the kernels, pools of device memory and host pages, and the
+//! mappings of other processes' memory. Everything is made at the first communicator's init and lives as long as the process: freeing device
+//! memory waits for all work on the GPU, so nothing is freed while a job runs.
+
+use super::layout::{self, Executor, HostPage, MAX_LANES};
+use crate::cuda::{self, Context, DeviceMemory, IpcHandle, Kernel, Module, OwnedStream, PinnedMemory, RelaxedCapture, RemoteMemory};
+use crate::error::{Error, Result};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+static FATBIN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/mkernel.fatbin"));
+
+/// Device allocations are rounded up to this, the granularity of the driver's physical memory.
+const GRANULE: usize = 2 << 20;
+
+/// The kernels, loaded once.
+#[derive(Debug, Clone, Copy)]
+pub struct Kernels {
+    pub inline: Kernel,
+    pub gate: Kernel,
+    pub order: Kernel,
+    pub executor: Kernel,
+}
+
+pub struct Gpu {
+    pub context: Context,
+    pub kernels: Kernels,
+    /// Our own stream for set-up copies.
+    setup: Mutex<OwnedStream>,
+    /// The executor's structure in device memory.
+    pub executor: DeviceMemory,
+    idle_memory: Mutex<Vec<DeviceMemory>>,
+    lanes: Mutex<Lanes>,
+    imported: Mutex<HashMap<(u64, IpcHandle), RemoteMemory>>,
+}
+
+/// Lane numbers and the host pages that belong to them.
+struct Lanes {
+    pages: PinnedMemory,
+    used: Vec<bool>,
+}
+
+/// A lane's number and its page.
+#[derive(Debug)]
+pub struct LaneSlot {
+    pub index: usize,
+    page: *mut HostPage,
+}
+
+// SAFETY: the page is pinned memory that lives as long as the process; its fields are accessed as volatile or atomic words.
+unsafe impl Send for LaneSlot {}
+// SAFETY: as above.
+unsafe impl Sync for LaneSlot {}
+
+impl LaneSlot {
+    pub fn page(&self) -> *mut HostPage {
+        self.page
+    }
+}
+
+/// Locks, also when another thread panicked while it held the lock: every structure here is valid between statements.
+pub(crate) fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The process's record of a GPU, made at the first call for it.
+pub fn gpu(ordinal: i32) -> Result<Arc<Gpu>> {
+    static GPUS: Mutex<Option<HashMap<i32, Arc<Gpu>>>> = Mutex::new(None);
+    cuda::ensure_driver()?;
+    let mut gpus = lock(&GPUS);
+    let gpus = gpus.get_or_insert_default();
+    if let Some(found) = gpus.get(&ordinal) {
+        return Ok(found.clone());
+    }
+    let made = Arc::new(Gpu::new(ordinal)?);
+    gpus.insert(ordinal, made.clone());
+    Ok(made)
+}
+
+impl Gpu {
+    fn new(ordinal: i32) -> Result<Self> {
+        let context = Context::primary(ordinal)?;
+        let guard = context.enter()?;
+        let _relaxed = RelaxedCapture::enter()?;
+        let (_, greatest) = context.stream_priorities()?;
+        let setup = OwnedStream::new(greatest)?;
+        let module = Module::load(FATBIN)?;
+        let kernels = Kernels {
+            inline: module.kernel("mk_inline")?,
+            gate: module.kernel("mk_gate")?,
+            order: module.kernel("mk_order")?,
+            executor: module.kernel("mk_executor")?,
+        };
+        let executor = DeviceMemory::new(size_of::<Executor>())?;
+        executor.zero(executor.bytes, setup.stream())?;
+        let pages = PinnedMemory::new(MAX_LANES * 2 * size_of::<HostPage>())?;
+        let lanes = Lanes { used: vec![false; MAX_LANES * 2], pages };
+        drop(guard);
+        Ok(Self {
+            context,
+            kernels,
+            setup: Mutex::new(setup),
+            executor,
+            idle_memory: Mutex::default(),
+            lanes: Mutex::new(lanes),
+            imported: Mutex::default(),
+        })
+    }
+
+    /// Zeroed device memory of at least `bytes`, its first `zeroed` bytes set to zero. Return it with `give_memory`.
+    pub fn take_memory(&self, bytes: usize, zeroed: usize) -> Result<DeviceMemory> {
+        let _guard = self.context.enter()?;
+        let _relaxed = RelaxedCapture::enter()?;
+        let wanted = bytes.next_multiple_of(GRANULE);
+        let reused = {
+            let mut idle = lock(&self.idle_memory);
+            let best = (0..idle.len()).filter(|&i| idle[i].bytes >= wanted && idle[i].bytes <= 2 * wanted).min_by_key(|&i| idle[i].bytes);
+            best.map(|i| idle.swap_remove(i))
+        };
+        let memory = match reused {
+            Some(m) => m,
+            None => DeviceMemory::new(wanted)?,
+        };
+        memory.zero(zeroed, lock(&self.setup).stream())?;
+        Ok(memory)
+    }
+
+    /// Takes memory back for the next communicator. Nothing on the device, here or elsewhere, may touch it any more.
+    pub fn give_memory(&self, memory: DeviceMemory) {
+        lock(&self.idle_memory).push(memory);
+    }
+
+    /// Copies a structure into device memory before anything uses it.
+    pub fn write(&self, memory: &DeviceMemory, offset: usize, data: &[u8]) -> Result<()> {
+        let _guard = self.context.enter()?;
+        let _relaxed = RelaxedCapture::enter()?;
+        memory.write(offset, data, lock(&self.setup).stream())
+    }
+
+    /// Another process's allocation as it is addressed from here; mapped once.
+    pub fn import(&self, process: u64, handle: &IpcHandle) -> Result<RemoteMemory> {
+        let mut imported = lock(&self.imported);
+        if let Some(found) = imported.get(&(process, *handle)) {
+            return Ok(*found);
+        }
+        let _guard = self.context.enter()?;
+        let _relaxed = RelaxedCapture::enter()?;
+        let opened = RemoteMemory::open(handle)?;
+        imported.insert((process, *handle), opened);
+        Ok(opened)
+    }
+
+    /// A lane number with a cleared page. Numbers below `MAX_LANES` can be served by the executor and are given out first.
+    pub fn take_lane(&self) -> Result<LaneSlot> {
+        let mut lanes = lock(&self.lanes);
+        let index = match lanes.used.iter().position(|used| !used) {
+            Some(free) => free,
+            None => {
+                return Err(Error::system(format!(
+                    "this process already has {} communicators on GPU {}; destroy some before making more",
+                    lanes.used.len(),
+                    self.context.device.ordinal
+                )));
+            }
+        };
+        lanes.used[index] = true;
+        let page = lanes.pages.address().cast::<HostPage>().wrapping_add(index);
+        // SAFETY: the slab has room for every index, and nobody else uses this page now.
+        unsafe { page.write_bytes(0, 1) };
+        Ok(LaneSlot { index, page })
+    }
+
+    pub fn give_lane(&self, slot: &LaneSlot) {
+        lock(&self.lanes).used[slot.index] = false;
+    }
+
+    /// Most thread blocks of ours that may be resident on this GPU.
+    pub fn multiprocessors(&self) -> u32 {
+        self.context.device.multiprocessors
+    }
+
+    pub fn is_served_by_executor(&self, index: usize) -> bool {
+        index < layout::MAX_LANES
+    }
+}
