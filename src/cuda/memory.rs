@@ -28,6 +28,13 @@ impl DeviceMemory {
         stream.synchronize()
     }
 
+    /// Zeroes a part in the order of `stream`, without waiting.
+    pub fn clear(&self, offset: usize, bytes: usize, stream: Stream) -> Result<()> {
+        assert!(offset + bytes <= self.bytes);
+        // SAFETY: in bounds by the assertion.
+        check(unsafe { sys::cuMemsetD8Async(self.address + offset as u64, 0, bytes, stream.raw()) }, "cuMemsetD8Async")
+    }
+
     /// Writes `data` at `offset` in the order of `stream`, and waits until it is there.
     pub fn write(&self, offset: usize, data: &[u8], stream: Stream) -> Result<()> {
         assert!(offset + data.len() <= self.bytes);
