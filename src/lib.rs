@@ -15,4 +15,5 @@ pub mod executor;
 pub mod group;
 pub mod observe;
 pub mod planner;
+mod sync;
 pub mod types;
