@@ -9,11 +9,12 @@ namespace mk {
 constexpr uint32_t kMaxRanks = 64;       // ranks of one communicator on one node
 constexpr uint32_t kMaxChannels = 32;    // independent pipes between two ranks
 constexpr uint32_t kSlots = 4;           // chunks in flight per pipe
+constexpr uint32_t kSlotTail = 128;      // bytes behind a slot's chunk: the sender's scalar
 constexpr uint32_t kPhases = 2;          // 0: inputs travel to whom they concern; 1: results travel back
 constexpr uint32_t kInlineOps = 32;      // descriptors that fit the kernel's parameters
 constexpr uint32_t kMaxOps = 256;        // descriptors of one launch
 constexpr uint32_t kMaxLanes = 64;       // communicators one executor serves
-constexpr uint32_t kThreads = 512;       // threads of a block of the collective and executor kernels
+constexpr uint32_t kThreads = 256;       // threads of a block of the collective and executor kernels
 constexpr uint32_t kExecutorBlocks = 16; // most blocks the executor is launched with
 
 enum Kind : uint8_t { kAllReduce, kBroadcast, kReduce, kAllGather, kReduceScatter, kAllToAll, kGather, kScatter, kSend, kRecv };
@@ -107,7 +108,7 @@ struct Geometry {
   uint64_t credits;        // uint64_t[kPhases][channels][nranks]: chunks that rank has consumed of mine
   uint64_t marks;          // Line[kPhases][channels][nranks][kSlots], by sender
   uint64_t packets;        // Line[2][channels][nranks][packet_lines], by sender
-  uint64_t slots;          // [kPhases][channels][nranks][kSlots][slot_bytes], by sender
+  uint64_t slots;          // [kPhases][channels][nranks - 1][kSlots][slot_bytes + kSlotTail], by sender, without the owner
   uint64_t bytes;          // of the whole region
 };
 static_assert(sizeof(Geometry) == 64, "Geometry");

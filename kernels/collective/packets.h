@@ -8,31 +8,63 @@ namespace mk {
 
 constexpr uint32_t kTries = 16;  // polls of a line before the step returns and others have their turn
 
-// What this rank sends to `peer`, and where in the output the result or `peer`'s piece goes.
+// What this rank sends to `peer`.
 MK_DEVICE Piece packet_for(const OpDesc& op, uint32_t rank, uint32_t peer, Range r) {
   if (op.kind == kAllReduce) return {input(op) + r.begin, r.bytes};
   if (op.kind == kReduceScatter) return {input(op) + peer * whole_bytes(op) + r.begin, r.bytes};
   return piece_for(op, rank, peer, r);
 }
 
+MK_DEVICE void send_packets(const Work& w, const OpDesc& op, Range r, uint64_t flag) {
+  const Lane& lane = *w.lane;
+  const uint32_t n = lane.geometry.nranks, me = lane.rank, parity = flag & 1;
+  for (uint32_t p = thread_id(); p < n; p += thread_count()) {
+    Line* header = packets_of(lane, p, parity, w.channel, me);
+    store_line(header, op.signature, flag);
+    if (op.redop == kPreMulSum) store_line(header + 1, w.scalar, flag);
+  }
+  const bool same = op.kind == kAllReduce || op.kind == kAllGather;
+  const uint64_t lines = lines_of(r.bytes);
+#pragma unroll 1
+  for (uint64_t i = thread_id(); i < lines; i += thread_count()) {
+    uint64_t v = same ? load_eight(packet_for(op, me, me, r).from, i * 8, r.bytes) : 0;
+#pragma unroll 1
+    for (uint32_t step = 0; step < n; step++) {
+      const uint32_t p = me + step < n ? me + step : me + step - n;
+      if (!same) v = load_eight(packet_for(op, me, p, r).from, i * 8, r.bytes);
+      store_line(packets_of(lane, p, parity, w.channel, me) + kHeaderLines + i, v, flag);
+    }
+  }
+}
+
+// Rank p's thread: the header of its message. A rank whose signature differs is in another operation; failure.h finds out in which.
+MK_DEVICE bool receive_header(Shared& s, const OpDesc& op, const Line* header, uint32_t p, uint64_t flag) {
+  uint64_t signature;
+  if (!receive_line(header, flag, kTries, signature) || signature != op.signature) return false;
+  return op.redop != kPreMulSum || receive_line(header + 1, flag, kTries, s.pointers.scalars[p]);
+}
+
 // Folds one line of all ranks. False when a line has not come yet.
-template <class T> MK_DEVICE bool fold_line(const Lane& lane, const Line* first, uint64_t flag, const Reduction& r, typename T::Acc scalar, uint64_t& out) {
+template <class T> MK_DEVICE bool fold_line(const Lane& lane, const Shared& s, const Line* first, uint64_t flag, const Reduction& r, uint64_t& out) {
   constexpr uint32_t kPer = 8 / sizeof(typename T::Store);
   union Eight { uint64_t whole; typename T::Store part[kPer]; MK_DEVICE Eight() {} };
   const uint64_t stride = lane.geometry.packet_lines;
+  const uint32_t n = lane.geometry.nranks;
   typename T::Acc acc[kPer] = {};
   constexpr uint32_t kBatch = 4;  // lines of several ranks in flight
-  for (uint32_t base = 0; base < lane.geometry.nranks; base += kBatch) {
+#pragma unroll 1
+  for (uint32_t base = 0; base < n; base += kBatch) {
     Line lines[kBatch];
 #pragma unroll
     for (uint32_t b = 0; b < kBatch; b++)
-      if (base + b < lane.geometry.nranks) lines[b] = load_line(first + (base + b) * stride);
+      if (base + b < n) lines[b] = load_line(first + (base + b) * stride);
 #pragma unroll
     for (uint32_t b = 0; b < kBatch; b++) {
-      if (base + b >= lane.geometry.nranks) break;
+      if (base + b >= n) break;
       Eight v;
       v.whole = lines[b].data;
       if (lines[b].flag != flag && !receive_line(first + (base + b) * stride, flag, kTries, v.whole)) return false;
+      const typename T::Acc scalar = scalar_of<T>(s.pointers.scalars[base + b]);
       if (base + b == 0) begin_fold<T>(acc, v.part, r.redop, scalar);
       else combine<T>(acc, v.part, r.redop, scalar);
     }
@@ -43,57 +75,32 @@ template <class T> MK_DEVICE bool fold_line(const Lane& lane, const Line* first,
   return true;
 }
 
-template <class T> MK_SLOW bool fold_lines(const Lane& lane, const Line* first, uint64_t flag, const Reduction& r, char* to, uint64_t bytes) {
-  const typename T::Acc scalar = scalar_of<T>(r);
-  const uint64_t lines = lines_of(bytes);
-  for (uint64_t i = thread_id(); i < lines; i += thread_count()) {
-    uint64_t v;
-    if (!fold_line<T>(lane, first + i, flag, r, scalar, v)) return false;
-    store_eight(to, i * 8, bytes, v);
-  }
-  return true;
-}
-
-MK_DEVICE void send_packets(const Work& w, const OpDesc& op, Range r, uint64_t flag) {
-  const Lane& lane = *w.lane;
-  const uint32_t n = lane.geometry.nranks, me = lane.rank, parity = flag & 1;
-  for (uint32_t p = thread_id(); p < n; p += thread_count()) store_line(packets_of(lane, p, parity, w.channel, me), op.signature, flag);
-  const bool same = op.kind == kAllReduce || op.kind == kAllGather;
-  const uint64_t lines = lines_of(r.bytes);
-  for (uint64_t i = thread_id(); i < lines; i += thread_count()) {
-    uint64_t v = same ? load_eight(packet_for(op, me, me, r).from, i * 8, r.bytes) : 0;
-    for (uint32_t step = 0; step < n; step++) {
-      const uint32_t p = (me + step) % n;
-      if (!same) v = load_eight(packet_for(op, me, p, r).from, i * 8, r.bytes);
-      store_line(packets_of(lane, p, parity, w.channel, me) + 1 + i, v, flag);
-    }
-  }
-}
-
-MK_DEVICE bool receive_packets(Work& w, const OpDesc& op, Range r, uint64_t flag) {
+MK_DEVICE bool receive_packets(const Work& w, const Shared& s, const OpDesc& op, Range r, uint64_t flag) {
   const Lane& lane = *w.lane;
   const uint32_t n = lane.geometry.nranks, me = lane.rank;
-  const Line* first = packets_of(lane, me, flag & 1, w.channel, 0);
-  const uint64_t stride = lane.geometry.packet_lines;
-  // Headers: a rank whose signature differs is in another operation; failure.h finds out in which.
-  for (uint32_t p = thread_id(); p < n; p += thread_count()) {
-    uint64_t signature;
-    if (!receive_line(first + p * stride, flag, kTries, signature) || signature != op.signature) return false;
-  }
+  const Line* first = packets_of(lane, me, flag & 1, w.channel, 0) + kHeaderLines;
+  const uint64_t stride = lane.geometry.packet_lines, lines = lines_of(r.bytes);
+  bool complete = true;
   if (reduces(op)) {
-    bool complete = true;
     const Reduction reduction = reduction_of(w, op);
-    with_type(op.dtype, [&]<class T>() { complete = fold_lines<T>(lane, first + 1, flag, reduction, output(op) + r.begin, r.bytes); });
-    return complete;
+    with_type(op.dtype, [&]<class T>() {
+#pragma unroll 1
+      for (uint64_t i = thread_id(); i < lines && complete; i += thread_count()) {
+        uint64_t v;
+        complete = fold_line<T>(*opaque(&lane), s, opaque(first) + i, flag, reduction, v);
+        if (complete) store_eight(opaque(output(op)) + r.begin, i * 8, r.bytes, v);
+      }
+    });
+  } else {
+#pragma unroll 1
+    for (uint64_t i = thread_id(); i < lines * n && complete; i += thread_count()) {
+      const uint32_t p = static_cast<uint32_t>(i / lines), line = static_cast<uint32_t>(i % lines);
+      uint64_t v;
+      complete = receive_line(first + p * stride + line, flag, kTries, v);
+      if (complete) store_eight(place_from(op, me, p, r).to, line * 8ull, r.bytes, v);
+    }
   }
-  const uint64_t lines = lines_of(r.bytes);
-  for (uint64_t i = thread_id(); i < lines * n; i += thread_count()) {
-    const uint32_t p = static_cast<uint32_t>(i / lines);
-    uint64_t v;
-    if (!receive_line(first + p * stride + 1 + i % lines, flag, kTries, v)) return false;
-    store_eight(place_from(op, me, p, r).to, i % lines * 8, r.bytes, v);
-  }
-  return true;
+  return complete;
 }
 
 // Which ranks' headers are missing or different, for the report of a long wait. By one thread.
@@ -107,23 +114,25 @@ MK_SLOW uint64_t missing_packets(const Work& w, const OpDesc& op, uint64_t flag)
   return missing;
 }
 
-MK_DEVICE Step step_packets(Work& w, Shared&) {
-  Channel& ch = w.lane->channel[w.channel];
+// One step. All threads; the result is the same for all.
+MK_DEVICE Step step_packets(Work& w, Shared& s) {
+  const Lane& lane = *w.lane;
   const OpDesc& op = w.ops[w.op];
   const Range r = channel_range(op, w.channel);
-  const uint64_t flag = ch.packets + 1;
-  if (w.pushed == 0) {
-    send_packets(w, op, r, flag);
-    sync();
-    if (thread_id() == 0) w.pushed = 1;
+  const uint64_t flag = lane.channel[w.channel].packets + 1;
+  if (w.pushed == 0) send_packets(w, op, r, flag);
+  bool complete = true;
+  for (uint32_t p = thread_id(); p < lane.geometry.nranks; p += thread_count())
+    complete &= receive_header(s, op, packets_of(lane, lane.rank, flag & 1, w.channel, p), p, flag);
+  if (op.redop == kPreMulSum) complete = sync_and(complete);  // the scalars are there for all threads
+  complete = complete && receive_packets(w, s, op, r, flag);
+  const bool done = sync_and(complete);
+  if (thread_id() == 0) {
+    w.pushed = 1;
+    if (done) w.lane->channel[w.channel].packets = flag;
+    else if ((w.idle_steps & 31) == 31) w.awaited = missing_packets(w, op, flag);
   }
-  const bool complete = sync_and(receive_packets(w, op, r, flag));
-  if (complete) {
-    if (thread_id() == 0) ch.packets = flag;
-    return Step::kFinished;
-  }
-  if (thread_id() == 0 && (w.idle_steps & 31) == 31) w.awaited = missing_packets(w, op, flag);
-  return Step::kWaiting;
+  return done ? Step::kFinished : Step::kWaiting;
 }
 
 }  // namespace mk

@@ -57,6 +57,6 @@ MK_DEVICE Range slice_of(const OpDesc& op, uint32_t nranks, uint32_t owner, Rang
 MK_DEVICE uint64_t result_offset(const OpDesc& op, Range slice, Range r) { return op.kind == kReduceScatter ? r.begin : slice.begin; }
 
 MK_DEVICE bool reduces(const OpDesc& op) { return op.kind == kAllReduce || op.kind == kReduce || op.kind == kReduceScatter; }
-MK_DEVICE Reduction reduction_of(const Work& w, const OpDesc& op) { return {op.dtype, op.redop, w.lane->geometry.nranks, w.scalar}; }
+MK_DEVICE Reduction reduction_of(const Work& w, const OpDesc& op) { return {op.dtype, op.redop, w.lane->geometry.nranks}; }
 
 }  // namespace mk

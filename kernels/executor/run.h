@@ -1,5 +1,6 @@
 // One launch on one channel from its first step to its last, for the inline kernel and the executor alike.
 #pragma once
+#include "collective/alone.h"
 #include "collective/direct.h"
 #include "collective/exchange.h"
 #include "collective/move.h"
@@ -9,13 +10,17 @@
 
 namespace mk {
 
+MK_DEVICE void clear_jobs(Shared& s) {
+  s.ncopies = 0;
+  s.wide = Wide::kNone;
+  s.awaited = 0;
+  s.unfinished = 0;
+  for (uint32_t phase = 0; phase < kPhases; phase++) s.sendable[phase] = s.ready[phase] = s.post[phase] = s.release[phase] = 0;
+}
+
 // Prepares the block's scratch space. All threads; ends with a barrier.
 MK_DEVICE void init_shared(Shared& s) {
-  if (thread_id() == 0) {
-    for (uint32_t b = 0; b < 3; b++)
-      for (uint32_t i = 0; i < 4; i++) s.masks[b][i] = 0;
-    s.turn = 0;
-  }
+  if (thread_id() == 0) clear_jobs(s);
   sync();
 }
 
@@ -40,6 +45,7 @@ MK_DEVICE uint64_t fetch_scalar(const OpDesc& op) {
   if ((op.flags & kScalarOnDevice) == 0) return op.scalar;
   uint64_t bits = 0;
   const uint8_t* from = reinterpret_cast<const uint8_t*>(op.scalar);
+#pragma unroll 1
   for (uint32_t i = 0; i < op.elem_size; i++) bits |= static_cast<uint64_t>(load_bulk_element(from + i)) << (8 * i);
   return bits;
 }
@@ -65,51 +71,115 @@ MK_DEVICE void begin_operation(Work& w) {
       if (p != w.lane->rank) announce_to(w, p);
 }
 
-MK_DEVICE Step step_operation(Work& w, Shared& s) {
-  const OpDesc& op = w.ops[w.op];
-  if (is_point_to_point(op)) return step_exchange(w, s);
-  if (op.channels <= w.channel) return Step::kFinished;
-  if (op.protocol == kPacket) return step_packets(w, s);
-  if (op.protocol == kDirect) return step_direct(w, s);
-  return reduces(op) ? step_reduce(w, s) : step_move(w, s);
+// Thread 0, when a step is decided: keeps the wait's book, and goes on to the next operation when this one is finished.
+MK_DEVICE void close_step(Work& w, Step step) {
+  if (step == Step::kWaiting) return keep_waiting(w);
+  if (w.idle_steps != 0) wait_over(w);
+  if (step != Step::kFinished) return;
+  const bool exchange = is_point_to_point(w.ops[w.op]) && w.lane->geometry.nranks > 1;
+  w.op = exchange ? exchange_end(w, w.op) : w.op + 1;
+  w.stage = 0;
 }
 
-// One step. kFinished: the launch is done on this channel (or was given up). All threads; begins and ends with the block in step.
+// Rank p's thread, first part of a step.
+MK_DEVICE void plan_with(Work& w, Shared& s, uint32_t p) {
+  const OpDesc& op = w.ops[w.op];
+  if (w.lane->geometry.nranks == 1) return;
+  if (is_point_to_point(op)) return plan_exchange_with(w, s, p);
+  if (op.channels <= w.channel) return;
+  if (op.protocol == kDirect) return plan_direct_with(w, s, p);
+  if (p == w.lane->rank) return;
+  if (reduces(op)) plan_reduce_with(w, s, p);
+  else plan_move_with(w, s, p);
+}
+
+// Thread 0, second part.
+MK_DEVICE void plan_all(Work& w, Shared& s) {
+  const OpDesc& op = w.ops[w.op];
+  s.step = Step::kWaiting;
+  s.signature = op.signature;
+  if (w.lane->geometry.nranks == 1) {
+    plan_alone(w, s);
+  } else if (!is_point_to_point(op) && op.channels > w.channel) {
+    if (op.protocol == kDirect) plan_direct(w, s);
+    else if (reduces(op)) plan_reduce(w, s);
+    else plan_move(w, s);
+  }
+  w.awaited = s.awaited;
+  if (s.unfinished == 0) s.step = Step::kFinished;
+  else if (s.ncopies != 0 || s.wide != Wide::kNone || (s.post[0] | s.post[1] | s.release[0] | s.release[1]) != 0) s.step = Step::kMoved;
+}
+
+// Rank p's thread, last part: tells rank p what has been moved.
+MK_DEVICE void tell(Work& w, const Shared& s, uint32_t p, uint32_t told) {
+  const bool exchange = s.turn[0][p] != kNoTransfer || s.turn[1][p] != kNoTransfer;
+  for (uint32_t phase = 0; phase < kPhases; phase++) {
+    if (told >> phase & 1) post(w, phase, p, exchange ? w.ops[s.turn[0][p]].signature : s.signature);
+    if (told >> (kPhases + phase) & 1) release(w, phase, p);
+  }
+}
+
+// Everything but packets. All threads; the result is the same for all.
+MK_DEVICE Step step_jobs(Work& w, Shared& s) {
+  const uint32_t n = w.lane->geometry.nranks, me = thread_id();
+  const uint32_t first_op = w.op;
+  const bool exchange = is_point_to_point(w.ops[w.op]);
+  for (uint32_t p = me; p < n; p += thread_count()) {
+    s.turn[0][p] = s.turn[1][p] = kNoTransfer;
+    plan_with(w, s, p);
+  }
+  sync();
+  if (me == 0) {
+    plan_all(w, s);
+    close_step(w, s.step);
+    if (s.step == Step::kWaiting) clear_jobs(s);
+  }
+  sync();
+  const Step step = s.step;
+  if (step == Step::kWaiting) return step;
+
+  for (uint32_t j = 0; j < s.ncopies; j++) copy_to_all(OnePair{{s.copies[j].from}, {s.copies[j].to}}, s.copies[j].bytes);
+  if (s.wide == Wide::kCopy) copy_to_all(s.pointers, s.wide_bytes);
+  if (s.wide == Wide::kFold) {
+    const OpDesc& op = w.ops[first_op];
+    fold(s.pointers, s.wide_bytes / op.elem_size, reduction_of(w, op));
+  }
+  sync();
+  for (uint32_t p = me; p < n; p += thread_count()) {
+    const bool sent = s.post[0] >> p & 1, took = (s.release[0] | s.release[1]) >> p & 1;
+    if (exchange) {
+      if (sent) w.progress[s.turn[0][p] - first_op]++;
+      if (took) w.progress[s.turn[1][p] - first_op]++;
+    } else if (w.ops[first_op].protocol == kPipe) {
+      w.progress[p] += sent;
+      // Of a reduction, what is taken for the fold is counted elsewhere.
+      w.progress[kMaxRanks + p] += reduces(w.ops[first_op]) ? s.release[1] >> p & 1 : s.release[0] >> p & 1;
+    }
+    uint32_t told = 0;
+    for (uint32_t phase = 0; phase < kPhases; phase++) told |= (s.post[phase] >> p & 1) << phase | (s.release[phase] >> p & 1) << (kPhases + phase);
+    if (told != 0) tell(w, s, p, told);
+  }
+  sync();
+  if (me == 0) clear_jobs(s);
+  sync();
+  return step;
+}
+
+// One step. kFinished: the launch is done on this channel, or was given up. All threads, in step.
 MK_DEVICE Step advance(Work& w, Shared& s) {
   if (w.give_up != kNoFailure) return Step::kFinished;
   if (w.stage == 0) begin_operation(w);
-  const Step step = step_operation(w, s);
-  sync();
-  if (thread_id() == 0) {
-    if (step == Step::kWaiting) {
-      keep_waiting(w);
-    } else {
-      if (w.idle_steps != 0) wait_over(w);
-      if (step == Step::kFinished) {
-        w.op = is_point_to_point(w.ops[w.op]) ? exchange_end(w, w.op) : w.op + 1;
-        w.stage = 0;
-      }
-    }
+  const OpDesc& op = w.ops[w.op];
+  Step step;
+  if (op.protocol == kPacket && op.channels > w.channel && w.lane->geometry.nranks > 1) {
+    step = step_packets(w, s);
+    if (thread_id() == 0) close_step(w, step);
+    sync();
+  } else {
+    step = step_jobs(w, s);
   }
-  sync();
   if (step != Step::kFinished) return step;
   return w.op >= w.command->nops ? Step::kFinished : Step::kMoved;
-}
-
-// A communicator of one rank: the operation is a copy, or a reduction of one input, done here and now.
-MK_DEVICE void run_alone(const OpDesc& op, Work& w, Shared& s) {
-  const Range r = channel_range(op, w.channel);
-  if (op.channels <= w.channel) return;
-  if (thread_id() == 0) {
-    s.pointers.nfrom = s.pointers.nto = 1;
-    s.pointers.from[0] = input(op) + r.begin;
-    s.pointers.to[0] = output(op) + r.begin;
-    w.scalar = op.redop == kPreMulSum ? fetch_scalar(op) : 0;
-  }
-  sync();
-  if (reduces(op)) fold(s.pointers, r.bytes / op.elem_size, reduction_of(w, op));
-  else if (op.send != op.recv) copy(s.pointers, r.bytes);
-  sync();
 }
 
 // Thread 0, when the launch is done on a channel. True for the last channel of the launch: its results, and those of the others, are visible.
@@ -131,17 +201,12 @@ MK_DEVICE bool arrive(Work& w) {
 // The inline kernel: block b is channel b.
 MK_DEVICE void run_inline(Lane* lane, const Command& command, Work& w, Shared& s) {
   wait_for_stream();
-  init_shared(s);
   if (thread_id() == 0) begin_work(w, lane, &command, block_id());
-  sync();
-  if (lane->geometry.nranks == 1) {
-    for (uint32_t i = 0; i < command.nops; i++) run_alone(w.ops[i], w, s);
-  } else {
-    while (true) {
-      const Step step = advance(w, s);
-      if (step == Step::kFinished) break;
-      if (step == Step::kWaiting && w.idle_steps > 64) pause();
-    }
+  init_shared(s);
+  while (true) {
+    const Step step = advance(w, s);
+    if (step == Step::kFinished) break;
+    if (step == Step::kWaiting && w.idle_steps > 64) pause();
   }
   sync();
   if (thread_id() == 0) arrive(w);

@@ -1,12 +1,16 @@
-// One launch's progress on one channel, and what a block shares while it advances it. Nothing here waits: collectives advance a Work by
-// one step and return, so that the executor can serve several communicators and an inline kernel can look at its deadline in between.
+// One launch's progress on one channel, and what a block shares while it advances it. Nothing here waits: a Work is advanced by steps, so that
+// the executor can serve several communicators and an inline kernel can look at its deadline in between.
+//
+// A step has four parts with barriers between them: thread p of the block polls rank p's words and decides what to move between that rank and
+// this one; thread 0 decides what takes all ranks; all threads move the bytes; thread p tells rank p. So decisions are made in parallel,
+// nothing but the jobs in shared memory lives across the moving, and the moving code exists once.
 #pragma once
 #include "protocol/bulk.h"
 
 namespace mk {
 
 // What one step did.
-enum class Step { kWaiting, kMoved, kFinished };
+enum class Step : uint32_t { kWaiting, kMoved, kFinished };
 
 // Lives in shared memory; written by thread 0 unless said otherwise, with a barrier before others read.
 struct Work {
@@ -26,25 +30,41 @@ struct Work {
   uint64_t awaited;        // bit r: rank r has not delivered
   uint64_t wait_started;   // ns; 0: not waiting
   uint64_t last_look;      // ns of the last look at abort words and announcements
-  uint64_t suspect;        // rank + 1 whose mark does not match ours
+  uint64_t suspect;        // rank + 1 whose mark does not match ours; written by that rank's thread
   uint64_t suspect_data;   // that mark
   uint32_t idle_steps;
   uint32_t announced;
   uint32_t give_up;        // FailureCode
   uint32_t reported;       // the host has been told of this wait
   union {
-    uint32_t progress[kMaxOps];            // chunks: per peer [sent 64][received 64], or per transfer of a group
-    uint64_t peer_buffers[2][kMaxRanks];   // direct: [send, recv] of each rank
+    uint32_t progress[kMaxOps];            // chunks: per peer [sent 64][received 64], or per transfer of a group; written by the peer's thread
+    uint64_t peers[3][kMaxRanks];          // direct: input, output and scalar of each rank; written by the rank's thread
   };
 };
 
-// The block's scratch space.
+struct CopyJob {
+  const char* from;
+  char* to;
+  uint64_t bytes;
+};
+enum class Wide : uint32_t { kNone, kCopy, kFold };
+
+// The block's scratch space: the jobs of one step. Empty between steps.
 struct Shared {
-  Pointers pointers;
-  uint64_t masks[3][4];            // results of polls, in turn: a buffer is cleared one poll before it is used
-  uint64_t mark_data[kPhases][kMaxRanks];
-  uint32_t turn;
-  uint32_t verdict;
+  CopyJob copies[2 * kMaxRanks + 1];  // towards and from each rank, and from this rank to itself; in any order
+  Pointers pointers;                  // the one job with several sources or destinations
+  uint64_t wide_bytes;
+  Wide wide;
+  uint32_t ncopies;
+  uint64_t sendable[kPhases];         // bit r: there is a free slot towards rank r
+  uint64_t ready[kPhases];            // bit r: a chunk of this operation has come from rank r
+  uint64_t post[kPhases];             // bit r: after the moving, mark a chunk for rank r
+  uint64_t release[kPhases];          // bit r: after the moving, return a credit to rank r
+  uint64_t awaited;                   // bit r: something is left to do that waits for rank r
+  uint32_t unfinished;                // something is left to do
+  uint32_t signature;                 // of the marks to post; exchange has one per rank
+  Step step;
+  uint32_t turn[2][kMaxRanks];        // exchange, index of the transfer whose chunk moves to, and from, each rank
 };
 
 // Elements [begin, begin + count) of a whole, as bytes.
@@ -80,12 +100,17 @@ MK_DEVICE Line* mark_of(const Lane& lane, uint32_t of, uint32_t phase, uint32_t 
   return region_at<Line>(lane, of, lane.geometry.marks) + pipe_index(lane.geometry, phase, channel, from) * kSlots + chunk % kSlots;
 }
 MK_DEVICE char* slot_of(const Lane& lane, uint32_t of, uint32_t phase, uint32_t channel, uint32_t from, uint64_t chunk) {
-  return region_at<char>(lane, of, lane.geometry.slots) + (pipe_index(lane.geometry, phase, channel, from) * kSlots + chunk % kSlots) * lane.geometry.slot_bytes;
+  const Geometry& g = lane.geometry;
+  const uint64_t pipe = (static_cast<uint64_t>(phase) * g.channels + channel) * (g.nranks - 1) + (from < of ? from : from - 1);
+  return region_at<char>(lane, of, g.slots) + (pipe * kSlots + chunk % kSlots) * (g.slot_bytes + kSlotTail);
 }
 MK_DEVICE Line* packets_of(const Lane& lane, uint32_t of, uint32_t parity, uint32_t channel, uint32_t from) {
   const Geometry& g = lane.geometry;
   return region_at<Line>(lane, of, g.packets) + ((static_cast<uint64_t>(parity) * g.channels + channel) * g.nranks + from) * g.packet_lines;
 }
+
+// The word behind the chunk of a slot.
+MK_DEVICE uint64_t* tail_of(const Lane& lane, char* slot) { return reinterpret_cast<uint64_t*>(slot + lane.geometry.slot_bytes); }
 
 MK_DEVICE bool is_point_to_point(const OpDesc& op) { return op.kind == kSend || op.kind == kRecv; }
 MK_DEVICE uint64_t all_peers(const Lane& lane) {

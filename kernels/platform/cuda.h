@@ -57,7 +57,13 @@ MK_DEVICE void store_bulk(uint4* p, uint4 v) { __stcg(p, v); }
 MK_DEVICE uint32_t add_device(uint32_t* p, uint32_t v) { return atomicAdd(p, v); }
 MK_DEVICE uint64_t add_device(uint64_t* p, uint64_t v) { return atomicAdd(reinterpret_cast<unsigned long long*>(p), static_cast<unsigned long long>(v)); }
 MK_DEVICE uint32_t exchange_if(uint32_t* p, uint32_t expected, uint32_t desired) { return atomicCAS(p, expected, desired); }
+MK_DEVICE uint32_t add_shared(uint32_t* p, uint32_t v) { return atomicAdd(p, v); }
 MK_DEVICE void or_shared(uint64_t* p, uint64_t v) { atomicOr(reinterpret_cast<unsigned long long*>(p), static_cast<unsigned long long>(v)); }
+
+// The same value, of which the compiler knows nothing: keeps what is computed from it in the branch where it is used, instead of in registers
+// across all branches.
+MK_DEVICE uint64_t opaque(uint64_t v) { asm volatile("" : "+l"(v)); return v; }
+template <class T> MK_DEVICE T* opaque(T* v) { asm volatile("" : "+l"(v)); return v; }
 
 MK_DEVICE uint32_t lowest_bit(uint64_t v) { return __ffsll(static_cast<long long>(v)) - 1; }
 

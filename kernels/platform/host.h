@@ -56,7 +56,10 @@ MK_DEVICE uint32_t exchange_if(uint32_t* p, uint32_t expected, uint32_t desired)
   __atomic_compare_exchange_n(p, &expected, desired, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
   return expected;
 }
+MK_DEVICE uint32_t add_shared(uint32_t* p, uint32_t v) { const uint32_t before = *p; *p += v; return before; }
 MK_DEVICE void or_shared(uint64_t* p, uint64_t v) { *p |= v; }
+
+template <class T> MK_DEVICE T opaque(T v) { return v; }
 
 MK_DEVICE uint32_t lowest_bit(uint64_t v) { return static_cast<uint32_t>(__builtin_ctzll(v)); }
 

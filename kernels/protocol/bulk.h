@@ -1,4 +1,4 @@
-// Moving and reducing many bytes by all threads of a block: `copy` spreads one source to several places, `fold` reduces several sources in
+// Moving and reducing many bytes by all threads of a block: `copy_to_all` spreads one source to several places, `fold` reduces several sources in
 // the order given and spreads the result. Both take byte pointers of any alignment that the element type allows.
 #pragma once
 #include "types/element.h"
@@ -10,13 +10,13 @@ struct Reduction {
   uint8_t dtype;
   uint8_t redop;
   uint32_t ranks;    // divisor of kAvg
-  uint64_t scalar;   // bits of the element that kPreMulSum multiplies each input by
 };
 
 // Sources and destinations of a bulk move, in the block's shared memory.
 struct Pointers {
   const char* from[kMaxRanks];
   char* to[kMaxRanks];
+  uint64_t scalars[kMaxRanks];  // per source: bits of the element that kPreMulSum multiplies it by
   uint32_t nfrom;
   uint32_t nto;
 };
@@ -37,8 +37,10 @@ template <class P> MK_DEVICE uint64_t low_bits(const P& p) {
 
 template <class Unit, class P> MK_DEVICE void copy_units(const P& p, uint64_t begin, uint64_t end) {
   const Unit* from = reinterpret_cast<const Unit*>(p.from[0]);
+#pragma unroll 1
   for (uint64_t i = begin + thread_id(); i < end; i += thread_count()) {
     Unit v = load_bulk_element(from + i);
+#pragma unroll 1
     for (uint32_t d = 0; d < p.nto; d++) reinterpret_cast<Unit*>(p.to[d])[i] = v;
   }
 }
@@ -50,20 +52,29 @@ template <class P> MK_DEVICE void copy_to_all(const P& p, uint64_t bytes) {
     constexpr uint32_t kUnroll = 8;
     const uint4* from = reinterpret_cast<const uint4*>(p.from[0]);
     const uint64_t n = bytes / 16, step = thread_count();
-    uint64_t i = thread_id();
-    for (; i + (kUnroll - 1) * step < n; i += kUnroll * step) {
+    for (uint64_t i = thread_id(); i < n; i += kUnroll * step) {
       uint4 v[kUnroll];
+      if (i + (kUnroll - 1) * step < n) {
 #pragma unroll
-      for (uint32_t u = 0; u < kUnroll; u++) v[u] = load_bulk(from + i + u * step);
-      for (uint32_t d = 0; d < p.nto; d++) {
-        uint4* to = reinterpret_cast<uint4*>(p.to[d]);
+        for (uint32_t u = 0; u < kUnroll; u++) v[u] = load_bulk(from + i + u * step);
+#pragma unroll 1
+        for (uint32_t d = 0; d < p.nto; d++) {
+          uint4* to = reinterpret_cast<uint4*>(p.to[d]) + i;
 #pragma unroll
-        for (uint32_t u = 0; u < kUnroll; u++) store_bulk(to + i + u * step, v[u]);
+          for (uint32_t u = 0; u < kUnroll; u++) store_bulk(to + u * step, v[u]);
+        }
+      } else {
+#pragma unroll
+        for (uint32_t u = 0; u < kUnroll; u++)
+          if (i + u * step < n) v[u] = load_bulk(from + i + u * step);
+#pragma unroll 1
+        for (uint32_t d = 0; d < p.nto; d++) {
+          uint4* to = reinterpret_cast<uint4*>(p.to[d]) + i;
+#pragma unroll
+          for (uint32_t u = 0; u < kUnroll; u++)
+            if (i + u * step < n) store_bulk(to + u * step, v[u]);
+        }
       }
-    }
-    for (; i < n; i += step) {
-      uint4 v = load_bulk(from + i);
-      for (uint32_t d = 0; d < p.nto; d++) store_bulk(reinterpret_cast<uint4*>(p.to[d]) + i, v);
     }
     copy_units<uint8_t>(p, n * 16, bytes);
   } else if (bits % 8 == 0) {
@@ -79,9 +90,6 @@ template <class P> MK_DEVICE void copy_to_all(const P& p, uint64_t bytes) {
     copy_units<uint8_t>(p, 0, bytes);
   }
 }
-
-MK_SLOW void copy(const Pointers& p, uint64_t bytes) { copy_to_all(p, bytes); }
-MK_SLOW void copy(char* to, const char* from, uint64_t bytes) { copy_to_all(OnePair{{from}, {to}}, bytes); }
 
 template <class T, uint32_t N> MK_DEVICE void combine(typename T::Acc (&acc)[N], const typename T::Store (&in)[N], uint8_t redop, typename T::Acc scalar) {
   switch (redop) {
@@ -114,60 +122,83 @@ template <class T, uint32_t N> MK_DEVICE void end_fold(typename T::Store (&out)[
 #pragma unroll
   for (uint32_t e = 0; e < N; e++) out[e] = r.redop == kAvg ? T::average(acc[e], r.ranks) : T::narrow(acc[e]);
 }
-template <class T> MK_DEVICE typename T::Acc scalar_of(const Reduction& r) {
+// The scalar of a source, as an accumulator.
+template <class T> MK_DEVICE typename T::Acc scalar_of(uint64_t bits) {
   typename T::Store s;
-  memcpy(static_cast<void*>(&s), &r.scalar, sizeof(s));
+  memcpy(static_cast<void*>(&s), &bits, sizeof(s));
   return T::widen(s);
 }
 
-template <class T> MK_SLOW void fold_type(const Pointers& p, uint64_t count, const Reduction& r) {
+// Folds kUnroll vectors per thread from vector `i` on; `kWhole`: all of them are below `n`. The loads of several sources are under way at
+// once; the values are added in the order of the sources.
+template <class T, uint32_t kUnroll, bool kWhole>
+MK_DEVICE void fold_tile(const Pointers& p, uint64_t i, uint64_t n, const Reduction& r) {
   using Store = typename T::Store;
-  using Acc = typename T::Acc;
-  const Acc scalar = scalar_of<T>(r);
+  constexpr uint32_t kPer = 16 / sizeof(Store);
+  constexpr uint32_t kSources = 4;
+  union Vector { uint4 whole; Store part[kPer]; MK_DEVICE Vector() {} };
+  const uint32_t step = thread_count();
+  typename T::Acc acc[kUnroll][kPer];
+#pragma unroll 1
+  for (uint32_t first = 0; first < p.nfrom; first += kSources) {
+    Vector v[kSources][kUnroll];
+#pragma unroll
+    for (uint32_t s = 0; s < kSources; s++) {
+      if (first + s >= p.nfrom) break;
+      const uint4* from = reinterpret_cast<const uint4*>(p.from[first + s]) + i;
+#pragma unroll
+      for (uint32_t u = 0; u < kUnroll; u++)
+        if (kWhole || i + u * step < n) v[s][u].whole = load_bulk(from + u * step);
+    }
+#pragma unroll
+    for (uint32_t s = 0; s < kSources; s++) {
+      if (first + s >= p.nfrom) break;
+      const typename T::Acc scalar = scalar_of<T>(p.scalars[first + s]);
+#pragma unroll
+      for (uint32_t u = 0; u < kUnroll; u++) {
+        if (first + s == 0) begin_fold<T>(acc[u], v[s][u].part, r.redop, scalar);
+        else combine<T>(acc[u], v[s][u].part, r.redop, scalar);
+      }
+    }
+  }
+  Vector out[kUnroll];
+#pragma unroll
+  for (uint32_t u = 0; u < kUnroll; u++) end_fold<T>(out[u].part, acc[u], r);
+#pragma unroll 1
+  for (uint32_t d = 0; d < p.nto; d++) {
+    uint4* to = reinterpret_cast<uint4*>(p.to[d]) + i;
+#pragma unroll
+    for (uint32_t u = 0; u < kUnroll; u++)
+      if (kWhole || i + u * step < n) store_bulk(to + u * step, out[u].whole);
+  }
+}
+
+template <class T> MK_DEVICE void fold_type(const Pointers& p, uint64_t count, const Reduction& r) {
+  using Store = typename T::Store;
   uint64_t begin = 0;
   if (low_bits(p) % 16 == 0) {
     constexpr uint32_t kPer = 16 / sizeof(Store);
     // Enough loads in flight to cover the memory's latency, few enough accumulators to stay in registers.
     constexpr uint32_t kUnroll = kPer >= 8 ? 2 : 4;
-    union Vector { uint4 whole; Store part[kPer]; MK_DEVICE Vector() {} };
     const uint64_t n = count / kPer, step = thread_count();
     for (uint64_t i = thread_id(); i < n; i += kUnroll * step) {
-      Acc acc[kUnroll][kPer];
-      Vector v[kUnroll];
-#pragma unroll
-      for (uint32_t u = 0; u < kUnroll; u++)
-        if (i + u * step < n) v[u].whole = load_bulk(reinterpret_cast<const uint4*>(p.from[0]) + i + u * step);
-#pragma unroll
-      for (uint32_t u = 0; u < kUnroll; u++) begin_fold<T>(acc[u], v[u].part, r.redop, scalar);
-#pragma unroll 2
-      for (uint32_t s = 1; s < p.nfrom; s++) {
-        const uint4* from = reinterpret_cast<const uint4*>(p.from[s]);
-#pragma unroll
-        for (uint32_t u = 0; u < kUnroll; u++)
-          if (i + u * step < n) v[u].whole = load_bulk(from + i + u * step);
-#pragma unroll
-        for (uint32_t u = 0; u < kUnroll; u++) combine<T>(acc[u], v[u].part, r.redop, scalar);
-      }
-#pragma unroll
-      for (uint32_t u = 0; u < kUnroll; u++) end_fold<T>(v[u].part, acc[u], r);
-      for (uint32_t d = 0; d < p.nto; d++) {
-        uint4* to = reinterpret_cast<uint4*>(p.to[d]);
-#pragma unroll
-        for (uint32_t u = 0; u < kUnroll; u++)
-          if (i + u * step < n) store_bulk(to + i + u * step, v[u].whole);
-      }
+      if (i + (kUnroll - 1) * step < n) fold_tile<T, kUnroll, true>(p, i, n, r);
+      else fold_tile<T, kUnroll, false>(p, i, n, r);
     }
     begin = n * kPer;
   }
+#pragma unroll 1
   for (uint64_t i = begin + thread_id(); i < count; i += thread_count()) {
-    Acc acc[1];
+    typename T::Acc acc[1];
     Store v[1] = {load_bulk_element(reinterpret_cast<const Store*>(p.from[0]) + i)};
-    begin_fold<T>(acc, v, r.redop, scalar);
+    begin_fold<T>(acc, v, r.redop, scalar_of<T>(p.scalars[0]));
+#pragma unroll 1
     for (uint32_t s = 1; s < p.nfrom; s++) {
       v[0] = load_bulk_element(reinterpret_cast<const Store*>(p.from[s]) + i);
-      combine<T>(acc, v, r.redop, scalar);
+      combine<T>(acc, v, r.redop, scalar_of<T>(p.scalars[s]));
     }
     end_fold<T>(v, acc, r);
+#pragma unroll 1
     for (uint32_t d = 0; d < p.nto; d++) reinterpret_cast<Store*>(p.to[d])[i] = v[0];
   }
 }
@@ -192,7 +223,7 @@ template <class F> MK_DEVICE void with_type(uint8_t dtype, F&& f) {
 
 // Reduces `count` elements of p.from, in that order, into each of p.to.
 MK_DEVICE void fold(const Pointers& p, uint64_t count, const Reduction& r) {
-  with_type(r.dtype, [&]<class T>() { fold_type<T>(p, count, r); });
+  with_type(r.dtype, [&]<class T>() { fold_type<T>(*opaque(&p), opaque(count), r); });
 }
 
 }  // namespace mk

@@ -5,11 +5,12 @@ use std::mem::{offset_of, size_of};
 pub const MAX_RANKS: usize = 64;
 pub const MAX_CHANNELS: usize = 32;
 pub const SLOTS: usize = 4;
+pub const SLOT_TAIL: usize = 128;
 pub const PHASES: usize = 2;
 pub const INLINE_OPS: usize = 32;
 pub const MAX_OPS: usize = 256;
 pub const MAX_LANES: usize = 64;
-pub const THREADS: u32 = 512;
+pub const THREADS: u32 = 256;
 pub const GATE_THREADS: u32 = 128;
 pub const EXECUTOR_BLOCKS: u32 = 16;
 
@@ -134,7 +135,7 @@ impl Geometry {
             marks,
             packets,
             slots: slots_at,
-            bytes: slots_at + phases * c * n * slots * s,
+            bytes: slots_at + phases * c * (n - 1) * slots * (s + SLOT_TAIL as u64),
         }
     }
 }
@@ -219,7 +220,7 @@ mod tests {
                 (g.credits, (8 * PHASES * c * n) as u64),
                 (g.marks, (16 * PHASES * c * n * SLOTS) as u64),
                 (g.packets, (32 * c * n * lines) as u64),
-                (g.slots, (PHASES * c * n * SLOTS * slot * 1024) as u64),
+                (g.slots, (PHASES * c * (n - 1) * SLOTS * (slot * 1024 + SLOT_TAIL)) as u64),
             ];
             for pair in areas.windows(2) {
                 prop_assert!(pair[0].0 + pair[0].1 <= pair[1].0);

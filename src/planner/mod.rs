@@ -42,7 +42,7 @@ pub fn shape(nranks: usize, ranks_on_gpu: usize, multiprocessors: u32, limits: (
     // All ranks of a GPU must fit at once beside whatever else runs there: half of it at most.
     let share = (multiprocessors as usize / 2 / ranks_on_gpu.max(1)).clamp(2, MAX_CHANNELS);
     let channels = share.clamp(limits.0.max(1) as usize, (limits.1.max(limits.0).max(1) as usize).min(MAX_CHANNELS));
-    let per_slot = region_budget / (nranks * PHASES * channels * SLOTS);
+    let per_slot = region_budget / ((nranks - 1).max(1) * PHASES * channels * SLOTS);
     let slot_bytes = (per_slot.max(1).ilog2()).clamp(12, 18);
     let geometry = Geometry::new(nranks, channels, 1 << slot_bytes, PACKET_LINES);
     // n senders write n copies of it into memory: what is won in latency is lost in bandwidth above some 512 KiB in all.
