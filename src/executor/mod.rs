@@ -1,3 +1,4 @@
 //! (Skeleton.)
 
 pub mod handshake;
+pub mod policy;
