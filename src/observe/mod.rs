@@ -1,3 +1,4 @@
 //! (Skeleton.)
 
 pub mod mismatch;
+pub mod watchdog;
