@@ -8,7 +8,8 @@
 //! - On a quiet GPU both ways cost the same: an inline launch adds 1.6 us to a stream, a gate and the resident answer 1.67 us. Residency pays
 //!   when other kernels hold the SMs: an inline grid then waits at least for one of their blocks to end (tens of us for the tiles of a matrix
 //!   product), or for a whole queue of them (119 ms for NCCL in the loaded benchmark); the executor is already there.
-//!   An operation that finds the executor there is a *hit* and counts [`HIT_SAVES_US`], the low end of this.
+//!   An operation that finds the executor there is a *hit* and counts [`HIT_SAVES_US`]: the low end of this, a judgement and not a measurement,
+//!   because nobody tells us whether other kernels run.
 //! - A resident grid that idles slows a compute-bound kernel beside it by 8 % (one warp) to 30 % (16 x 512 threads), a memory-bound one not at
 //!   all. Each idle microsecond counts [`IDLE_COSTS`]. So bridging a gap of more than 50 us costs more than a hit saves.
 //! - Opening a generation is a launch ([`OPENING_COSTS_US`]).
@@ -22,7 +23,9 @@
 //! 2. *Proof.* Hosts run ahead: calls that follow each other within 3 us may lie 2 ms of matrix products apart on the device, and the executor
 //!    stays while a registered operation is on its way. Only its own account tells. So at first only `FIRST_WINDOW` operations may be registered
 //!    beyond those accounted for; a profit widens the window, and a loss ends the residency for [`PAYBACK`] times as long as was lost,
-//!    longer each time, so that all trials together cost less than 1 % of the time.
+//!    longer each time, so that a trial costs at most 1 % of the time until the next.
+
+use super::handshake::Times;
 
 /// What a hit saves, see above. To be measured again with the fast path; everything else follows from the ratio of this and `IDLE_COSTS`.
 pub const HIT_SAVES_US: f64 = 15.0;
@@ -45,10 +48,11 @@ const RUN_TO_OPEN: u32 = 4;
 /// What the histogram keeps at each operation: it remembers some twenty.
 const KEEP: f64 = 0.95;
 
+/// What a first trial may cost: sixteen gaps. Fewer are used up before the first account can be there when the host runs ahead.
 const FIRST_WINDOW: u64 = 16;
 /// How much further each hit of a profitable account lets the host run ahead.
 const WIDER_PER_HIT: u64 = 8;
-/// As far ahead as CUDA's launch queue lets a host run, so that it is never met while the accounts are good and come in time.
+/// About as far ahead as CUDA's launch queue lets a host run, so that it is not met while the accounts are good and come in time.
 const MAX_WINDOW: u64 = 1024;
 /// The loss that is tolerated before residency ends; a few generations that met one operation only make no trend.
 const TOLERATED_LOSS_US: f64 = 50.0;
@@ -127,6 +131,19 @@ pub struct Report {
     pub waiting_for_peers_us: u64,
     pub idle_us: u64,
     pub ended: bool,
+}
+
+impl Report {
+    /// From the words of a generation; `ended` when it has closed.
+    pub fn new(times: &Times, ended: bool) -> Self {
+        Self {
+            operations: times.served,
+            serving_us: times.serving_ns / 1000,
+            waiting_for_peers_us: times.waiting_ns / 1000,
+            idle_us: times.idle_ns / 1000,
+            ended,
+        }
+    }
 }
 
 /// The state of one executor's policy.
@@ -482,6 +499,13 @@ mod tests {
         let mut p = Policy::new(Settings { mode: Mode::Always, serialised: true, ..Settings::default() });
         assert!(close(&mut p).is_some_and(|d| d.placement == Placement::Inline));
         assert!(close(&mut policy(Mode::Never)).is_some_and(|d| d.placement == Placement::Inline));
+    }
+
+    #[test]
+    fn reports_are_in_microseconds() {
+        let times = Times { serving_ns: 1_999, waiting_ns: 2_000, idle_ns: 3_500, served: 4 };
+        let wanted = Report { operations: 4, serving_us: 1, waiting_for_peers_us: 2, idle_us: 3, ended: true };
+        assert_eq!(Report::new(&times, true), wanted);
     }
 
     #[test]
