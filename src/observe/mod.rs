@@ -1,1 +1,4 @@
 //! (Skeleton.)
+
+pub mod mismatch;
+pub mod watchdog;
