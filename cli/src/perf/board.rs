@@ -155,6 +155,11 @@ impl Board {
     /// Records what a rank is about to do; also the sign of life that the time limit looks for.
     pub fn progress(&self, rank: usize, text: &str) {
         self.slots[rank].progress.set(text);
+        self.step(rank);
+    }
+
+    /// A sign of life inside what `progress` has announced.
+    pub fn step(&self, rank: usize) {
         self.slots[rank].steps.fetch_add(1, Ordering::Relaxed);
     }
 

@@ -114,7 +114,7 @@ impl Worker<'_> {
         let kept = sources.iter().any(|segment| segment.source == Source::Untouched) && in_place;
         let own = [Segment { start: layout.send_offset, length: layout.send, source: Source::Copy { rank, from: 0 } }];
         let mut wrong = 0;
-        for range in checked_ranges(layout.recv, element, self.options().check_all, mix(slice as u64)) {
+        for range in checked_ranges(layout.recv, element, self.options().check_all, inputs.salt()) {
             wrong += self.compare_range(case, "output", recv, range, |piece, bytes| {
                 if kept {
                     fill_expected(case.dtype, case.redop, inputs, ranks, &own, piece.clone(), bytes);
@@ -123,7 +123,7 @@ impl Worker<'_> {
             })?;
         }
         if !in_place {
-            for range in checked_ranges(layout.send, element, self.options().check_all, mix(slice as u64)) {
+            for range in checked_ranges(layout.send, element, self.options().check_all, inputs.salt()) {
                 wrong += self.compare_range(case, "unchanged input", send, range, |piece, bytes| {
                     fill_inputs(case.dtype, inputs, rank, piece.start, bytes);
                 })?;

@@ -17,7 +17,7 @@ const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 pub enum Values {
     /// Random floats with full mantissas: sums must match the exact rule (rank order, float32 accumulator, one rounding) bit for bit
     Random,
-    /// Floats whose sums and products are exact in any order: for libraries that round at every hop, as NCCL does
+    /// Floats whose sums and products are exact in any order: for libraries that round at every hop, as NCCL does (avg: with 2, 4, 8.. ranks)
     Exact,
 }
 
@@ -63,6 +63,11 @@ impl Inputs {
     /// The same kind of inputs with other values.
     pub fn fresh(&self, round: u64) -> Self {
         Self { seed: mix(self.row_seed ^ mix(round + 1)), ..*self }
+    }
+
+    /// A number that differs from round to round.
+    pub fn salt(&self) -> u64 {
+        self.seed
     }
 
     /// The inputs of one rank, as a function of the element index.

@@ -1,6 +1,7 @@
 //! What a run prints: nccl-tests' columns and closing lines, and the same as JSON.
 
 use super::emulated::Devices;
+use super::inputs::Values;
 use super::operation::{Operation, RedOp};
 use super::options::Options;
 use super::{Error, Result};
@@ -93,6 +94,8 @@ const HEAD: &str = "\
 pub struct Report {
     rows: Vec<Row>,
     head: Value,
+    /// Sums were compared bit for bit with the exact rule.
+    strict: bool,
 }
 
 impl Report {
@@ -126,7 +129,7 @@ impl Report {
             "check_rounds": options.check,
             "seed": options.seed,
         });
-        Self { rows: Vec::new(), head }
+        Self { rows: Vec::new(), head, strict: options.values == Values::Random }
     }
 
     /// Starts the table of one operation.
@@ -157,6 +160,11 @@ impl Report {
         let (wrong, average) = (self.wrong(), self.average_bus_bandwidth());
         println!("#\n# Out of bounds values : {wrong} {}", if wrong == 0 { "OK" } else { "FAILED" });
         println!("# Avg bus bandwidth    : {average}");
+        if wrong > 0 && self.strict && self.rows.iter().any(|row| row.redop.is_some()) {
+            println!(
+                "# (random floats must sum up in rank order; a library that adds or rounds in another way is right too: compare with --values exact)"
+            );
+        }
         if let Some(file) = file {
             let mut all = self.head.clone();
             all["rows"] = self.rows.iter().map(Row::json).collect();
@@ -210,7 +218,7 @@ mod tests {
 
     #[test]
     fn wrong_elements_and_the_average_cover_both_kinds() {
-        let report = Report { rows: vec![row(true), row(false)], head: Value::Null };
+        let report = Report { rows: vec![row(true), row(false)], head: Value::Null, strict: true };
         assert_eq!(report.wrong(), 6);
         assert!((report.average_bus_bandwidth() - 31.45728).abs() < 1e-9);
     }

@@ -145,7 +145,9 @@ impl<'a> Worker<'a> {
                 std::thread::sleep(Duration::from_micros(50));
             }
         }
-        self.communicator.check_async()
+        self.communicator.check_async()?;
+        self.board.step(self.rank());
+        Ok(())
     }
 
     /// Runs the timed iterations once; microseconds per operation on this rank, by the GPU's clock.

@@ -1,12 +1,34 @@
 //! A CUDA driver with one GPU in host memory whose streams run at once: just what the tool calls, so that ../perf.rs needs neither a GPU nor the
-//! emulator. It cannot capture. Device addresses are host addresses.
+//! emulator. Device addresses are host addresses. A capture holds what fakes/nccl.rs records.
 
+use std::cell::RefCell;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
 const SUCCESS: c_int = 0;
-const NOT_SUPPORTED: c_int = 801;
+const OUT_OF_MEMORY: c_int = 2;
+const LAUNCH_FAILED: c_int = 719;
+const INVALID_VALUE: c_int = 1;
 /// Any non-null handle: nothing is behind it.
 const HANDLE: *mut c_void = 8 as *mut c_void;
+
+/// A recorded call: a function and its argument.
+type Recorded = (unsafe extern "C" fn(*mut c_void) -> c_int, *mut c_void);
+
+thread_local! {
+    /// What this thread's capture holds. Every rank has a thread and a stream of its own, so one capture a thread is enough.
+    static CAPTURE: RefCell<Option<Vec<Recorded>>> = const { RefCell::new(None) };
+}
+
+/// Called by fakes/nccl.rs with an operation: 1 if a capture has taken it, 0 if it must run now. What is recorded is never freed.
+#[unsafe(no_mangle)]
+pub extern "C" fn fakeCudaRecord(run: unsafe extern "C" fn(*mut c_void) -> c_int, argument: *mut c_void) -> c_int {
+    CAPTURE.with_borrow_mut(|capture| {
+        capture.as_mut().map_or(0, |recorded| {
+            recorded.push((run, argument));
+            1
+        })
+    })
+}
 
 macro_rules! calls {
     ($($name:ident($($argument:ident: $type:ty),*) $body:block)*) => {$(
@@ -37,12 +59,37 @@ calls! {
     cuStreamCreate(stream: *mut *mut c_void, _flags: c_uint) { *stream = HANDLE; SUCCESS }
     cuStreamQuery(_stream: *mut c_void) { SUCCESS }
     cuStreamDestroy_v2(_stream: *mut c_void) { SUCCESS }
-    cuStreamBeginCapture_v2(_stream: *mut c_void, _mode: c_int) { NOT_SUPPORTED }
+    cuStreamBeginCapture_v2(_stream: *mut c_void, _mode: c_int) {
+        CAPTURE.set(Some(Vec::new()));
+        SUCCESS
+    }
+    cuStreamEndCapture(_stream: *mut c_void, graph: *mut *mut c_void) {
+        let Some(recorded) = CAPTURE.take() else { return INVALID_VALUE };
+        *graph = Box::into_raw(Box::new(recorded)).cast();
+        SUCCESS
+    }
+    cuGraphInstantiateWithFlags(executable: *mut *mut c_void, graph: *mut c_void, _flags: u64) {
+        *executable = Box::into_raw(Box::new((*graph.cast::<Vec<Recorded>>()).clone())).cast();
+        SUCCESS
+    }
+    cuGraphLaunch(executable: *mut c_void, _stream: *mut c_void) {
+        for (run, argument) in &*executable.cast::<Vec<Recorded>>() {
+            if run(*argument) != 0 {
+                return LAUNCH_FAILED;
+            }
+        }
+        SUCCESS
+    }
+    cuGraphExecDestroy(executable: *mut c_void) { drop(Box::from_raw(executable.cast::<Vec<Recorded>>())); SUCCESS }
+    cuGraphDestroy(graph: *mut c_void) { drop(Box::from_raw(graph.cast::<Vec<Recorded>>())); SUCCESS }
     cuEventCreate(event: *mut *mut c_void, _flags: c_uint) { *event = HANDLE; SUCCESS }
     cuEventRecord(_event: *mut c_void, _stream: *mut c_void) { SUCCESS }
     cuEventElapsedTime(milliseconds: *mut f32, _start: *mut c_void, _end: *mut c_void) { *milliseconds = 1.0; SUCCESS }
     cuEventDestroy_v2(_event: *mut c_void) { SUCCESS }
     cuMemAlloc_v2(address: *mut u64, bytes: usize) {
+        if bytes > 1 << 40 {
+            return OUT_OF_MEMORY;
+        }
         *address = libc::malloc(bytes) as u64;
         SUCCESS
     }
@@ -59,5 +106,8 @@ calls! {
         std::ptr::copy_nonoverlapping(from as *const u8, to.cast::<u8>(), bytes);
         SUCCESS
     }
-    cuGetErrorName(_code: c_int, name: *mut *const c_char) { *name = c"CUDA_ERROR_NOT_SUPPORTED".as_ptr(); SUCCESS }
+    cuGetErrorName(code: c_int, name: *mut *const c_char) {
+        *name = if code == OUT_OF_MEMORY { c"CUDA_ERROR_OUT_OF_MEMORY" } else { c"CUDA_ERROR_OTHER" }.as_ptr();
+        SUCCESS
+    }
 }

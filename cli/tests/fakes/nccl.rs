@@ -32,11 +32,33 @@ pub struct Comm {
     meeting: *mut Meeting,
     /// Factors of the premultiplying operators, whose handles count from 5.
     factors: Vec<f32>,
+    /// Buffers registered and not yet given back.
+    registered: usize,
 }
 
 enum Queued {
-    Send { peer: usize, data: Vec<u8> },
+    Send { peer: usize, from: *const u8, bytes: usize },
     Recv { peer: usize, to: *mut u8, bytes: usize },
+}
+
+/// Runs an operation, or hands it to the fake driver if the calling thread is capturing.
+fn run_or_record(work: impl Fn() -> c_int + 'static) -> c_int {
+    type Work = Box<dyn Fn() -> c_int>;
+    type Record = unsafe extern "C" fn(unsafe extern "C" fn(*mut c_void) -> c_int, *mut c_void) -> c_int;
+    /// # Safety
+    /// `work` is a leaked `Work`.
+    unsafe extern "C" fn run(work: *mut c_void) -> c_int {
+        // SAFETY: the contract above.
+        unsafe { (*work.cast::<Work>())() }
+    }
+    let work: *mut Work = Box::into_raw(Box::new(Box::new(work)));
+    // SAFETY: the fake driver is loaded already, and the type is that of its function. The work is leaked, so it lives as long as any graph.
+    let recorded = unsafe {
+        let driver = libloading::os::unix::Library::new("libcuda.so.1");
+        driver.is_ok_and(|driver| driver.get::<Record>(b"fakeCudaRecord\0").is_ok_and(|record| record(run, work.cast()) == 1))
+    };
+    // SAFETY: as above.
+    if recorded { SUCCESS } else { unsafe { run(work.cast()) } }
 }
 
 thread_local! {
@@ -196,7 +218,7 @@ calls! {
         if base == libc::MAP_FAILED {
             return INTERNAL_ERROR;
         }
-        let made = Comm { rank: rank as usize, ranks: ranks as usize, meeting: base.cast(), factors: Vec::new() };
+        let made = Comm { rank: rank as usize, ranks: ranks as usize, meeting: base.cast(), factors: Vec::new(), registered: 0 };
         made.barrier();
         if rank == 0 {
             let path = CString::new(path.as_bytes()).unwrap_or_default();
@@ -206,7 +228,17 @@ calls! {
         SUCCESS
     }
 
-    ncclCommDestroy(comm: *mut Comm) -> c_int { drop(Box::from_raw(comm)); SUCCESS }
+    ncclCommDestroy(comm: *mut Comm) -> c_int {
+        if Box::from_raw(comm).registered == 0 { SUCCESS } else { INVALID_ARGUMENT }
+    }
+    ncclMemAlloc(address: *mut *mut c_void, bytes: usize) -> c_int { *address = libc::malloc(bytes); SUCCESS }
+    ncclMemFree(address: *mut c_void) -> c_int { libc::free(address); SUCCESS }
+    ncclCommRegister(comm: *mut Comm, address: *mut c_void, _bytes: usize, handle: *mut *mut c_void) -> c_int {
+        (*comm).registered += 1;
+        *handle = address;
+        SUCCESS
+    }
+    ncclCommDeregister(comm: *mut Comm, _handle: *mut c_void) -> c_int { (*comm).registered -= 1; SUCCESS }
     ncclCommAbort(_comm: *mut Comm) -> c_int { SUCCESS }
     ncclCommGetAsyncError(_comm: *mut Comm, state: *mut c_int) -> c_int { *state = SUCCESS; SUCCESS }
 
@@ -226,8 +258,10 @@ calls! {
             return INVALID_ARGUMENT;
         }
         let bytes = count * 4;
-        let data = (*comm).contribution(send, bytes, op);
-        (*comm).operate(&data, recv, |comm| Some(comm.reduce(0, bytes, dtype, op)))
+        run_or_record(move || {
+            let data = (*comm).contribution(send, bytes, op);
+            (*comm).operate(&data, recv, |comm| Some(comm.reduce(0, bytes, dtype, op)))
+        })
     }
 
     ncclReduceScatter(send: *const c_void, recv: *mut c_void, count: usize, dtype: c_int, op: c_int, comm: *mut Comm, _stream: *mut c_void) -> c_int {
@@ -235,8 +269,10 @@ calls! {
             return INVALID_ARGUMENT;
         }
         let bytes = count * 4;
-        let data = (*comm).contribution(send, bytes * (*comm).ranks, op);
-        (*comm).operate(&data, recv, |comm| Some(comm.reduce(comm.rank * bytes, bytes, dtype, op)))
+        run_or_record(move || {
+            let data = (*comm).contribution(send, bytes * (*comm).ranks, op);
+            (*comm).operate(&data, recv, |comm| Some(comm.reduce(comm.rank * bytes, bytes, dtype, op)))
+        })
     }
 
     ncclReduce(send: *const c_void, recv: *mut c_void, count: usize, dtype: c_int, op: c_int, root: c_int, comm: *mut Comm, _stream: *mut c_void) -> c_int {
@@ -244,25 +280,30 @@ calls! {
             return INVALID_ARGUMENT;
         }
         let bytes = count * 4;
-        let data = (*comm).contribution(send, bytes, op);
-        (*comm).operate(&data, recv, |comm| (comm.rank == root as usize).then(|| comm.reduce(0, bytes, dtype, op)))
+        run_or_record(move || {
+            let data = (*comm).contribution(send, bytes, op);
+            (*comm).operate(&data, recv, |comm| (comm.rank == root as usize).then(|| comm.reduce(0, bytes, dtype, op)))
+        })
     }
 
     ncclAllGather(send: *const c_void, recv: *mut c_void, count: usize, dtype: c_int, comm: *mut Comm, _stream: *mut c_void) -> c_int {
         let bytes = count * bytes_of(dtype);
-        let data = (*comm).contribution(send, bytes, 0);
-        (*comm).operate(&data, recv, |comm| Some((0..comm.ranks).flat_map(|rank| comm.sent_by(rank, 0, bytes)).collect()))
+        run_or_record(move || {
+            let data = (*comm).contribution(send, bytes, 0);
+            (*comm).operate(&data, recv, |comm| Some((0..comm.ranks).flat_map(|rank| comm.sent_by(rank, 0, bytes)).collect()))
+        })
     }
 
     ncclBroadcast(send: *const c_void, recv: *mut c_void, count: usize, dtype: c_int, root: c_int, comm: *mut Comm, _stream: *mut c_void) -> c_int {
         let bytes = count * bytes_of(dtype);
-        let data = (*comm).contribution(send, bytes, 0);
-        (*comm).operate(&data, recv, |comm| Some(comm.sent_by(root as usize, 0, bytes)))
+        run_or_record(move || {
+            let data = (*comm).contribution(send, bytes, 0);
+            (*comm).operate(&data, recv, |comm| Some(comm.sent_by(root as usize, 0, bytes)))
+        })
     }
 
     ncclSend(send: *const c_void, count: usize, dtype: c_int, peer: c_int, comm: *mut Comm, _stream: *mut c_void) -> c_int {
-        let data = std::slice::from_raw_parts(send.cast::<u8>(), count * bytes_of(dtype)).to_vec();
-        enqueue(Queued::Send { peer: peer as usize, data }, comm)
+        enqueue(Queued::Send { peer: peer as usize, from: send.cast(), bytes: count * bytes_of(dtype) }, comm)
     }
 
     ncclRecv(recv: *mut c_void, count: usize, dtype: c_int, peer: c_int, comm: *mut Comm, _stream: *mut c_void) -> c_int {
@@ -279,7 +320,7 @@ calls! {
         if depth > 0 || queue.is_empty() {
             return SUCCESS;
         }
-        exchange(&*comm, queue)
+        run_or_record(move || exchange(&*comm, &queue))
     }
 }
 
@@ -293,17 +334,19 @@ fn enqueue(call: Queued, comm: *mut Comm) -> c_int {
 }
 
 /// Runs a group of sends and receives: each slot has a part for every peer.
-fn exchange(comm: &Comm, queue: Vec<Queued>) -> c_int {
+fn exchange(comm: &Comm, queue: &[Queued]) -> c_int {
     let part = SLOT / comm.ranks;
     let mut shown = vec![0; SLOT];
-    for call in &queue {
-        if let Queued::Send { peer, data } = call {
-            assert!(data.len() <= part, "the fake NCCL sends up to {part} bytes");
-            shown[peer * part..peer * part + data.len()].copy_from_slice(data);
+    for call in queue {
+        if let Queued::Send { peer, from, bytes } = call {
+            assert!(*bytes <= part, "the fake NCCL sends up to {part} bytes");
+            // SAFETY: the caller's send buffer.
+            let data = unsafe { std::slice::from_raw_parts(*from, *bytes) };
+            shown[peer * part..peer * part + bytes].copy_from_slice(data);
         }
     }
     comm.operate(&shown, std::ptr::null_mut(), |comm| {
-        for call in &queue {
+        for call in queue {
             if let Queued::Recv { peer, to, bytes } = call {
                 let data = comm.sent_by(*peer, comm.rank * part, *bytes);
                 // SAFETY: the caller's receive buffer.
