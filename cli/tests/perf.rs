@@ -196,8 +196,9 @@ fn a_rank_that_dies_ends_the_run() {
 #[test]
 fn a_hang_ends_the_run_and_names_the_rank() {
     let message = "rank 0 has not finished: broadcast float root 0, 64 bytes, out of place, operations of a check round";
-    fails_with("hang:0", "broadcast -g 2 -b 64 -e 64 -T 1", message);
-    fails_with("hang:0", "broadcast -g 2 -b 64 -e 64 -T 1 --procs", message);
+    // Long enough for a busy machine to get as far as the operation.
+    fails_with("hang:0", "broadcast -g 2 -b 64 -e 64 -T 5", message);
+    fails_with("hang:0", "broadcast -g 2 -b 64 -e 64 -T 5 --procs", message);
 }
 
 #[test]
@@ -224,6 +225,21 @@ fn missing_parts_are_told() {
     assert!(stderr.contains("--library or MKERNEL_LIBRARY"), "{stderr}");
     let stderr = run(library("fake_cuda").to_str().unwrap(), folder.0.to_str().unwrap());
     assert!(stderr.contains("has no function ncclGetVersion"), "{stderr}");
+}
+
+#[test]
+fn a_gpu_is_used_where_there_is_one() {
+    let folder = Folder::new("gpu");
+    for name in ["libcuda.so", "libcuda.so.1"] {
+        std::os::unix::fs::symlink(library("fake_cuda"), folder.0.join(name)).unwrap();
+    }
+    let line = "perf broadcast -b 64 -e 64 -n 1 --library".split(' ');
+    let mut command = Command::new(PROGRAM);
+    let output = command.args(line).arg(library("fake_nccl")).env("LD_LIBRARY_PATH", &folder.0).output().unwrap();
+    let (stdout, stderr) = texts(&output);
+    assert!(output.status.success(), "{stdout}\n{stderr}");
+    assert!(stdout.starts_with("# mkernel perf on GPU Fake GPU (1 of them)\n"), "{stdout}");
+    assert!(stdout.contains("# 2 ranks as threads on 1 GPU\n"), "{stdout}");
 }
 
 #[test]
