@@ -137,6 +137,46 @@ step_check() {
   return 1
 }
 
+# suite NAME LIMIT COMMAND...: a program that counts its own cases and prints `N passed, N failed[, ...]` last; its
+# numbers are added to this script's. A program that ends badly without having counted a failure is one failure.
+suite() {
+  local name=$1 limit=$2 remaining status=0 counts bad
+  shift 2
+  remaining=$(left)
+  if [ "$remaining" -lt 5 ]; then
+    skip "$name" "out of budget"
+    return 0
+  fi
+  [ "$limit" -gt "$remaining" ] && limit=$remaining
+  limited "$limit" "$@" || status=$?
+  counts=$(grep -oE '[0-9]+ passed, [0-9]+ failed' "$step_output" | tail -n 1)
+  if [ "$status" -eq 124 ] && [ "$(left)" -le 1 ]; then
+    skip "$name" "cut off by the budget"
+    mps_restart
+    return 0
+  fi
+  if [ -z "$counts" ]; then
+    if [ "$status" -eq 124 ]; then counts="no end within $limit s"; else counts="status $status and no count"; fi
+    fail "$name" "$counts after $(grep -c '^ok ' "$step_output") cases, the last line: $(grep -E '^(ok|FAIL|skip) ' "$step_output" | tail -n 1)"
+    tail -n 12 "$step_output" | sed 's/^/      | /'
+    mps_restart
+    return 1
+  fi
+  bad=$(echo "$counts" | cut -d' ' -f3)
+  passed=$((passed + $(echo "$counts" | cut -d' ' -f1)))
+  if [ "$bad" -gt 0 ] || [ "$status" -ne 0 ]; then
+    failed=$((failed + (bad > 0 ? bad : 1)))
+    failures+=("$name: $counts, status $status")
+    say "FAIL  $name: $counts, status $status"
+    grep -E '^FAIL|^# ' "$step_output" | head -n 20 | sed 's/^/      | /'
+    mps_restart
+    return 1
+  fi
+  say "ok    $name: $(grep -E '[0-9]+ passed, [0-9]+ failed' "$step_output" | tail -n 1)"
+  grep '^# ' "$step_output" | sed 's/^/      | /' | tee -a "$log"
+  return 0
+}
+
 # MPS lets processes share the GPU at the same time; without it they take turns of milliseconds.
 mps_directory=
 mps_start() {
