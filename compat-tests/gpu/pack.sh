@@ -18,8 +18,8 @@ here=$(cd "$(dirname "$0")" && pwd)
 repo=$(cd "$here/../.." && pwd)
 limit=60
 [ "${1:-}" = --limit ] && limit=$2
-carry=$repo/.carry
-peers=$repo/.peers
+carry=${CARRY:-$repo/.carry}
+peers=${PEERS:-$repo/.peers}
 target=${CARGO_TARGET_DIR:-$repo/target}
 cuda_home=${CUDA_HOME:-$repo/.toolchain/cuda/nvidia/cu13}
 onegpu_source=${ONEGPU_SOURCE:-$repo/../shared/bench/onegpu_perf.cu}

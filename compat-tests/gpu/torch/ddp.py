@@ -46,7 +46,7 @@ def loss_of(model, rank, step):
 
 
 def optimizer_of(model):
-    return torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=False)
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=False)
 
 
 def train_reference(model):

@@ -22,6 +22,12 @@ class Skip(Exception):
     """Raised by a case that does not apply here; its text says why."""
 
 
+def say(text):
+    """Prints a line in one write, so that the ranks' lines do not run into each other."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
 def answering_library():
     """The path of the file whose ncclGetLastError this process calls."""
     address = ctypes.cast(ctypes.CDLL(None).ncclGetLastError, ctypes.c_void_p).value
@@ -42,9 +48,9 @@ def check_library():
     except (AttributeError, OSError, RuntimeError) as error:
         found = f"none ({error})"
     if int(os.environ.get("RANK", "0")) == 0:
-        print(f"# torch {torch.__version__}, NCCL calls answered by {found}", flush=True)
+        say(f"# torch {torch.__version__}, NCCL calls answered by {found}")
     if wanted and found != os.path.realpath(wanted):
-        print(f"the library under test is {wanted}, but {found} answers: is it in LD_PRELOAD?", flush=True)
+        say(f"the library under test is {wanted}, but {found} answers: is it in LD_PRELOAD?")
         sys.exit(3)
 
 
@@ -73,16 +79,16 @@ class Suite:
             self.say(f"skip  {name}: {reason}")
         except Exception as error:  # any failure is one case's, the next case still runs
             self.failed.append(f"{name}: {type(error).__name__}: {error}")
-            print(f"FAIL  {name} (rank {self.rank}): {error}", flush=True)
+            say(f"FAIL  {name} (rank {self.rank}): {error}")
             if not isinstance(error, AssertionError):
-                traceback.print_exc()
+                say(traceback.format_exc())
         else:
             self.passed += 1
             self.say(f"ok    {name} ({(time.monotonic() - begin) * 1e3:.0f} ms)")
 
     def say(self, text):
         if self.rank == 0:
-            print(text, flush=True)
+            say(text)
 
     def finish(self):
         """Prints the verdict of all ranks and returns the exit status."""
@@ -93,7 +99,7 @@ class Suite:
             for rank in range(self.world):
                 for text in json.loads(self.store.get(f"mkernel/verdict/{rank}")):
                     bad.add(text.split(":")[0])
-                    print(f"  rank {rank} failed {text}", flush=True)
+                    say(f"  rank {rank} failed {text}")
             passed = self.passed + len(self.failed) - len(bad)
             skipped = f", {len(self.skipped)} skipped ({'; '.join(self.skipped)})" if self.skipped else ""
             status = 1 if bad else 0
@@ -105,8 +111,8 @@ class Suite:
         dist.destroy_process_group()
         took = time.monotonic() - begin
         if self.rank == 0:
-            print(f"# destroy_process_group took {took * 1e3:.0f} ms", flush=True)
-            print(f"{passed} passed, {len(bad)} failed{skipped}", flush=True)
+            say(f"# destroy_process_group took {took * 1e3:.0f} ms")
+            say(f"{passed} passed, {len(bad)} failed{skipped}")
         return status
 
 
@@ -150,7 +156,7 @@ def reduced(op, parts, factors=None):
 
 
 def same(actual, expected, what=""):
-    """Asserts equality bit by bit and says where the first difference is."""
+    """Asserts that all elements are equal and says where the first difference is."""
     actual = actual.detach().cpu().contiguous()
     expected = expected.cpu().contiguous()
     assert actual.shape == expected.shape, f"{what}: shape {tuple(actual.shape)}, expected {tuple(expected.shape)}"
