@@ -1,0 +1,247 @@
+# Helpers of the GPU tests, to be sourced: finding what is tested, MPS, steps with a time limit, counting results.
+# shellcheck shell=bash
+# shellcheck disable=SC2034 # the scripts read what is set here
+#
+# A script sources this file, calls `start NAME "$@"`, runs its steps and ends with `finish`, which prints
+# `N passed, N failed[, N skipped]` and returns non-zero when anything failed.
+#
+# Settings, all optional:
+#   MKERNEL_LIB   the library under test (default .carry/libmkernel.so, else target/release/libmkernel.so)
+#   CARRY         the folder with prebuilt programs (default .carry)
+#   OUT           the folder for logs (default a fresh one under /tmp); each script writes OUT/NAME.log
+
+set -u
+gpu_tests=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+repo=$(cd "$gpu_tests/../.." && pwd)
+CARRY=${CARRY:-$repo/.carry}
+scratch=${MKERNEL_TEST_SCRATCH:-/tmp/mkernel-gpu}
+mkdir -p "$scratch"
+
+passed=0
+failed=0
+skipped=0
+failures=()
+skip_reasons=()
+budget=0
+quick=0
+log=/dev/null
+step_number=0
+step_output=$scratch/step.$$
+
+# start NAME [--budget SECONDS] [--quick] ...: opens the log and reads the common options; the rest lands in `arguments`.
+start() {
+  script=$1
+  shift
+  arguments=()
+  while [ $# -gt 0 ]; do
+    case $1 in
+      --budget) budget=$2; shift 2 ;;
+      --quick) quick=1; shift ;;
+      *) arguments+=("$1"); shift ;;
+    esac
+  done
+  : "${OUT:=$scratch/logs}"
+  mkdir -p "$OUT"
+  log=$OUT/$script.log
+  : >"$log"
+  started=$SECONDS
+  trap 'mps_stop; rm -f "$step_output"' EXIT
+  say "# $script: $(date -u +%H:%M:%S), log $log"
+}
+
+say() { printf '%s\n' "$*" | tee -a "$log"; }
+
+pass() { passed=$((passed + 1)); say "ok    $1"; }
+fail() { failed=$((failed + 1)); failures+=("$1"); say "FAIL  $1${2:+: $2}"; }
+skip() { skipped=$((skipped + 1)); skip_reasons+=("${2:-no reason given}"); say "skip  $1: ${2:-}"; }
+
+# Seconds left of the script's budget (a large number without one).
+left() {
+  if [ "$budget" -gt 0 ]; then echo $((budget - (SECONDS - started))); else echo 100000; fi
+}
+
+finish() {
+  local name summary="$passed passed, $failed failed"
+  if [ "$failed" -gt 0 ]; then
+    for name in "${failures[@]}"; do say "  failed: $name"; done
+  fi
+  if [ "$skipped" -gt 0 ]; then
+    summary+=", $skipped skipped ($(printf '%s\n' "${skip_reasons[@]}" | sort | uniq -c | sed 's/^ *\([0-9]*\) /\1 x /' | paste -sd';' | sed 's/;/; /g'))"
+  fi
+  say "# $script took $((SECONDS - started)) s"
+  say "$summary"
+  [ "$failed" -eq 0 ]
+}
+
+# Runs a command with a time limit and its output in $step_output; returns its status, 124 when it ran out of time.
+# Whatever the command leaves running is found by the mark in its environment and killed, so that a hung rank
+# cannot disturb the next step.
+limited() {
+  local limit=$1 status=0
+  shift
+  step_number=$((step_number + 1))
+  local mark="$script.$$.$step_number"
+  MKERNEL_TEST_STEP=$mark timeout -k 5 "$limit" "$@" >"$step_output" 2>&1 </dev/null || status=$?
+  [ "$status" -eq 137 ] && status=124
+  sweep "MKERNEL_TEST_STEP=$mark"
+  { printf -- '---- %s (status %d, limit %s s): ' "$mark" "$status" "$limit"; printf '%q ' "$@"; printf '\n'; cat "$step_output"; } >>"$log"
+  return "$status"
+}
+
+# Kills the processes that were started with this NAME=VALUE in their environment.
+sweep() {
+  local file process
+  while read -r file; do
+    process=${file#/proc/}
+    kill -9 "${process%/environ}" 2>/dev/null
+  done < <(grep -lzx -- "$1" /proc/[0-9]*/environ 2>/dev/null)
+  return 0
+}
+
+# step NAME LIMIT COMMAND...: one test that passes when the command ends with status 0.
+# step_check NAME LIMIT CHECK COMMAND...: and when the function CHECK accepts the output file. CHECK prints why not.
+step() {
+  local name=$1 limit=$2
+  shift 2
+  step_check "$name" "$limit" true "$@"
+}
+step_check() {
+  local name=$1 limit=$2 check=$3 remaining status=0 reason
+  shift 3
+  remaining=$(left)
+  if [ "$remaining" -lt 5 ]; then
+    skip "$name" "out of budget"
+    return 0
+  fi
+  [ "$limit" -gt "$remaining" ] && limit=$remaining
+  limited "$limit" "$@" || status=$?
+  if [ "$status" -eq 0 ] && reason=$($check "$step_output"); then
+    pass "$name"
+    return 0
+  fi
+  if [ "$status" -eq 124 ]; then
+    reason="no end within $limit s"
+    if [ "$(left)" -le 1 ]; then
+      # The limit was the budget's, so this says nothing about the library.
+      skip "$name" "cut off by the budget"
+      mps_restart
+      return 0
+    fi
+  elif [ "$status" -ne 0 ]; then
+    reason="status $status"
+  fi
+  fail "$name" "$reason"
+  tail -n 12 "$step_output" | sed 's/^/      | /'
+  # A fault or a killed rank can leave the MPS server unusable for everybody after it.
+  mps_restart
+  return 1
+}
+
+# suite NAME LIMIT COMMAND...: a program that counts its own cases and prints `N passed, N failed[, ...]` last; its
+# numbers are added to this script's. A program that ends badly without having counted a failure is one failure.
+suite() {
+  local name=$1 limit=$2 remaining status=0 counts bad
+  shift 2
+  remaining=$(left)
+  if [ "$remaining" -lt 5 ]; then
+    skip "$name" "out of budget"
+    return 0
+  fi
+  [ "$limit" -gt "$remaining" ] && limit=$remaining
+  limited "$limit" "$@" || status=$?
+  counts=$(grep -oE '[0-9]+ passed, [0-9]+ failed' "$step_output" | tail -n 1)
+  if [ "$status" -eq 124 ] && [ "$(left)" -le 1 ]; then
+    skip "$name" "cut off by the budget"
+    mps_restart
+    return 0
+  fi
+  if [ -z "$counts" ]; then
+    if [ "$status" -eq 124 ]; then counts="no end within $limit s"; else counts="status $status and no count"; fi
+    fail "$name" "$counts after $(grep -c '^ok ' "$step_output") cases, the last line: $(grep -E '^(ok|FAIL|skip) ' "$step_output" | tail -n 1)"
+    tail -n 12 "$step_output" | sed 's/^/      | /'
+    mps_restart
+    return 1
+  fi
+  bad=$(echo "$counts" | cut -d' ' -f3)
+  passed=$((passed + $(echo "$counts" | cut -d' ' -f1)))
+  if [ "$bad" -gt 0 ] || [ "$status" -ne 0 ]; then
+    failed=$((failed + (bad > 0 ? bad : 1)))
+    failures+=("$name: $counts, status $status")
+    say "FAIL  $name: $counts, status $status"
+    grep -E '^FAIL|^# ' "$step_output" | head -n 20 | sed 's/^/      | /'
+    mps_restart
+    return 1
+  fi
+  say "ok    $name: $(grep -E '[0-9]+ passed, [0-9]+ failed' "$step_output" | tail -n 1)"
+  grep '^# ' "$step_output" | sed 's/^/      | /' | tee -a "$log"
+  return 0
+}
+
+# MPS lets processes share the GPU at the same time; without it they take turns of milliseconds.
+mps_directory=
+mps_start() {
+  if ! command -v nvidia-cuda-mps-control >/dev/null; then
+    say "# no MPS here: processes share the GPU by time slices"
+    return 0
+  fi
+  mps_directory=$(mktemp -d "$scratch/mps.XXXXXX")
+  export CUDA_MPS_PIPE_DIRECTORY=$mps_directory/pipe CUDA_MPS_LOG_DIRECTORY=$mps_directory/log
+  mkdir -p "$CUDA_MPS_PIPE_DIRECTORY" "$CUDA_MPS_LOG_DIRECTORY"
+  if ! timeout 20 nvidia-cuda-mps-control -d >>"$log" 2>&1; then
+    say "# MPS did not start: processes share the GPU by time slices"
+    mps_stop
+  fi
+}
+mps_stop() {
+  [ -n "$mps_directory" ] || return 0
+  echo quit | timeout 10 nvidia-cuda-mps-control >>"$log" 2>&1
+  sweep "CUDA_MPS_PIPE_DIRECTORY=$CUDA_MPS_PIPE_DIRECTORY"
+  cat "$CUDA_MPS_LOG_DIRECTORY"/server.log >>"$log" 2>/dev/null
+  unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
+  mps_directory=
+}
+mps_restart() {
+  [ -n "$mps_directory" ] || return 0
+  mps_stop
+  mps_start
+}
+
+# Sets MKERNEL_LIB to an absolute path and makes $scratch/lib, where it goes by the name libnccl.so.2.
+find_library() {
+  local candidate
+  if [ -z "${MKERNEL_LIB:-}" ]; then
+    for candidate in "$CARRY/libmkernel.so" "$repo/target/release/libmkernel.so"; do
+      if [ -f "$candidate" ]; then MKERNEL_LIB=$candidate; break; fi
+    done
+  fi
+  if [ ! -f "${MKERNEL_LIB:-}" ]; then
+    fail "find the library" "set MKERNEL_LIB, or put libmkernel.so into $CARRY (pack.sh does)"
+    finish
+    exit 1
+  fi
+  MKERNEL_LIB=$(realpath "$MKERNEL_LIB")
+  export MKERNEL_LIB
+  mkdir -p "$scratch/lib"
+  ln -sfn "$MKERNEL_LIB" "$scratch/lib/libnccl.so.2"
+  say "# library $MKERNEL_LIB ($(sha256sum <"$MKERNEL_LIB" | cut -c1-12), $(stat -c %s "$MKERNEL_LIB") bytes)"
+}
+
+# unpack NAME: extracts $CARRY/NAME.tar.xz into $scratch/NAME once; Python is asked because xz may be missing.
+unpack() {
+  local archive=$CARRY/$1.tar.xz
+  if [ ! -f "$archive" ]; then
+    echo "$archive is missing (pack.sh makes it)"
+    return 1
+  fi
+  if [ ! -e "$scratch/$1/.unpacked" ] || [ "$archive" -nt "$scratch/$1/.unpacked" ]; then
+    rm -rf "${scratch:?}/$1"
+    mkdir -p "$scratch/$1"
+    python3 -c 'import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2])' "$archive" "$scratch/$1" || return 1
+    touch "$scratch/$1/.unpacked"
+  fi
+}
+
+# A port that nothing listens on at the moment.
+free_port() {
+  python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
+}
