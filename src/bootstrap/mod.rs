@@ -1,12 +1,20 @@
-//! How ranks meet: a TCP rendezvous from a 128-byte id. (Skeleton: bodies follow.)
+//! How ranks meet: a TCP rendezvous from a 128-byte id.
+//!
+//! `ncclGetUniqueId` starts a root thread in its process ([`root`]) and puts its addresses and a random key into the id ([`id`]). Each rank
+//! connects ([`member`]), both sides prove that they know the key ([`handshake`]), and from then on exchange frames ([`frame`]) through the
+//! root: all-gathers during init and split, notices of failures, and the goodbyes that tell when memory may be used again. Ranks of the root's
+//! host connect over loopback; nothing is sent on other interfaces then.
 
-use crate::error::{Error, Result};
+mod frame;
+mod handshake;
+mod id;
+mod interface;
+mod member;
+mod root;
+#[cfg(test)]
+mod tests;
 
-/// Contents of `ncclUniqueId`.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct UniqueId(pub [u8; 128]);
-
-/// Makes an id and starts the thread in this process at which ranks meet.
-pub fn create_id() -> Result<UniqueId> {
-    Err(Error::internal("not built yet"))
-}
+pub use id::UniqueId;
+pub use interface::{Family, SocketSettings};
+pub use member::{Bootstrap, Join, join};
+pub use root::create_id;

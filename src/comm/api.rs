@@ -81,7 +81,7 @@ pub fn init_all(devices: &[i32]) -> Result<Vec<Arc<Communicator>>> {
     if let Some(bad) = devices.iter().find(|d| **d < 0 || **d >= available) {
         return Err(Error::argument(format!("device {bad} does not exist: this process sees {available} CUDA device(s)")));
     }
-    let id = crate::bootstrap::create_id()?;
+    let id = crate::bootstrap::create_id(&crate::bootstrap::SocketSettings { comm_id: None, ..crate::env::socket_settings() })?;
     let config = CommConfig { blocking: Some(true), ..CommConfig::default() };
     group::start()?;
     let made: Result<Vec<_>> = devices

@@ -2,7 +2,7 @@
 
 use super::communicator::Communicator;
 use super::{CommConfig, Status, init};
-use crate::bootstrap::{self, UniqueId};
+use crate::bootstrap::{self, SocketSettings, UniqueId};
 use crate::error::{Error, Result};
 use crate::group;
 use std::sync::Arc;
@@ -39,7 +39,9 @@ fn meet(parent: &Communicator, child: &Communicator, color: i32, key: i32) -> Re
         .collect::<Result<Vec<_>>>()?;
     let members = members(&all, color);
     let leads = color >= 0 && members.first() == Some(&ready.rank);
-    let id = if leads { Some(bootstrap::create_id()?) } else { None };
+    // The well-known address is the parent's.
+    let settings = SocketSettings { comm_id: None, ..crate::env::socket_settings() };
+    let id = if leads { Some(bootstrap::create_id(&settings)?) } else { None };
     let ids = ready.bootstrap.all_gather(id.as_ref().map_or(&[][..], |id| &id.0[..]), &child.stop)?;
     if color < 0 {
         return Ok(None);
