@@ -170,13 +170,7 @@ pub unsafe fn init_all(comms: *mut ncclComm_t, ndev: c_int, devices: *const c_in
 
 /// # Safety
 /// As at the top of [`super`].
-pub unsafe fn split(
-    comm: ncclComm_t,
-    color: c_int,
-    key: c_int,
-    newcomm: *mut ncclComm_t,
-    config: *mut ncclConfig_t,
-) -> Result<Status> {
+pub unsafe fn split(comm: ncclComm_t, color: c_int, key: c_int, newcomm: *mut ncclComm_t, config: *mut ncclConfig_t) -> Result<Status> {
     const CALL: &str = "ncclCommSplit";
     let parent = handle::get(CALL, comm)?;
     let newcomm = required(CALL, "newcomm", newcomm)?;
@@ -232,13 +226,7 @@ pub fn revoke(comm: ncclComm_t, flags: c_int) -> Result<Status> {
 ///
 /// # Safety
 /// `out` is NULL or writable.
-unsafe fn query(
-    call: &str,
-    name: &str,
-    comm: ncclComm_t,
-    out: *mut c_int,
-    ask: impl FnOnce(&Communicator) -> Result<c_int>,
-) -> Result<()> {
+unsafe fn query(call: &str, name: &str, comm: ncclComm_t, out: *mut c_int, ask: impl FnOnce(&Communicator) -> Result<c_int>) -> Result<()> {
     let communicator = handle::get(call, comm)?;
     let out = required(call, name, out)?;
     let value = ask(&communicator)?;

@@ -236,8 +236,7 @@ mod tests {
             known: ncclConfig_t,
             added: [c_int; 5],
         }
-        let newer =
-            Newer { known: with(|c| (c.size, c.version, c.maxCTAs) = (size_of::<Newer>(), 23203, 12)), added: [1; 5] };
+        let newer = Newer { known: with(|c| (c.size, c.version, c.maxCTAs) = (size_of::<Newer>(), 23203, 12)), added: [1; 5] };
         // SAFETY: `newer` is as large as it says, and starts with the known members.
         let config = unsafe { read("test", (&raw const newer).cast()) }.unwrap();
         assert_eq!((config.max_ctas, newer.added), (Some(12), [1; 5]));

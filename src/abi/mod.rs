@@ -1,6 +1,6 @@
 //! The C ABI of NCCL 2.30.7: every name that its library exports, each a thin shell around one private function.
 //!
-//! `exports` holds the table of names and nothing else. A shell catches panics, traces the call, and turns the private function's `Result`
+//! `table.rs` lists the names and nothing else; `exports` makes the shells from it. A shell catches panics, traces the call, and turns the private function's `Result`
 //! into a code and the text of `ncclGetLastError` (`guard`). The private functions check what can be checked without the communicator's
 //! state, translate, and call the core: `operations` for what moves data, `communicators` for everything else that works, `stubs` for
 //! features that are absent. `types` mirrors the C structs, `config` reads the one that grows, `handle` recognises communicators.
@@ -13,6 +13,7 @@
 
 mod communicators;
 mod config;
+mod device_types;
 mod exports;
 mod guard;
 mod handle;

@@ -123,14 +123,7 @@ pub fn reduce(
 }
 
 /// The old form of [`broadcast`]: in place on every rank.
-pub fn bcast(
-    buffer: *mut c_void,
-    count: usize,
-    dtype: RawDataType,
-    root: c_int,
-    comm: ncclComm_t,
-    stream: RawStream,
-) -> Result<Status> {
+pub fn bcast(buffer: *mut c_void, count: usize, dtype: RawDataType, root: c_int, comm: ncclComm_t, stream: RawStream) -> Result<Status> {
     submit(comm, &Request { send: buffer, recv: buffer, root, ..request("ncclBcast", OpKind::Broadcast, count, dtype, stream) })
 }
 
@@ -204,14 +197,7 @@ pub fn scatter(
     submit(comm, &Request { send, recv, root, ..request("ncclScatter", OpKind::Scatter, count, dtype, stream) })
 }
 
-pub fn send(
-    send: *const c_void,
-    count: usize,
-    dtype: RawDataType,
-    root: c_int,
-    comm: ncclComm_t,
-    stream: RawStream,
-) -> Result<Status> {
+pub fn send(send: *const c_void, count: usize, dtype: RawDataType, root: c_int, comm: ncclComm_t, stream: RawStream) -> Result<Status> {
     submit(comm, &Request { send, root, ..request("ncclSend", OpKind::Send, count, dtype, stream) })
 }
 

@@ -9,7 +9,8 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 
 const NO_WINDOWS: &str = "there is no symmetric memory in this library, and every window that it registered is NULL";
 const NO_DEVICE_API: &str = "this library has no device API (ncclCommQueryProperties says deviceApiSupport = false)";
-const NO_RMA: &str = "this library has no one-sided operations (ncclCommQueryProperties says hostRmaSupport = false); use ncclSend and ncclRecv";
+const NO_RMA: &str =
+    "this library has no one-sided operations (ncclCommQueryProperties says hostRmaSupport = false); use ncclSend and ncclRecv";
 
 // Fault tolerance and growth.
 
@@ -25,7 +26,9 @@ pub unsafe fn shrink(
 ) -> Result<()> {
     // SAFETY: passed on under the same promise.
     unsafe { no_child("ncclCommShrink", Some(comm), newcomm) }?;
-    Err(Error::usage("ncclCommShrink: this library cannot shrink a communicator yet; abort it and create a new one with the surviving ranks"))
+    Err(Error::usage(
+        "ncclCommShrink: this library cannot shrink a communicator yet; abort it and create a new one with the surviving ranks",
+    ))
 }
 
 /// # Safety
@@ -40,7 +43,9 @@ pub unsafe fn grow(
 ) -> Result<()> {
     // SAFETY: passed on under the same promise. Ranks that join have no communicator yet and pass NULL.
     unsafe { no_child("ncclCommGrow", (!comm.is_null()).then_some(comm), newcomm) }?;
-    Err(Error::usage("ncclCommGrow: this library cannot grow a communicator yet; create a new one with ncclGetUniqueId and ncclCommInitRank"))
+    Err(Error::usage(
+        "ncclCommGrow: this library cannot grow a communicator yet; create a new one with ncclGetUniqueId and ncclCommInitRank",
+    ))
 }
 
 /// Checks what both of the above check, and leaves NULL where the child would be.
@@ -101,13 +106,7 @@ pub fn deregister(comm: ncclComm_t, registration: *mut c_void) -> Result<()> {
 
 /// # Safety
 /// As at the top of [`super`].
-pub unsafe fn window_register(
-    comm: ncclComm_t,
-    _buffer: *mut c_void,
-    _size: usize,
-    out: *mut ncclWindow_t,
-    _flags: c_int,
-) -> Result<()> {
+pub unsafe fn window_register(comm: ncclComm_t, _buffer: *mut c_void, _size: usize, out: *mut ncclWindow_t, _flags: c_int) -> Result<()> {
     const CALL: &str = "ncclCommWindowRegister";
     handle::get(CALL, comm)?;
     tracing::info!(target: "REG", "{CALL}: {NO_WINDOWS}");
@@ -207,10 +206,10 @@ pub unsafe fn query_properties(comm: ncclComm_t, properties: *mut ncclCommProper
         nvmlDev: -1,
         deviceApiSupport: false,
         multimemSupport: false,
-        ginType: 0,
+        ginType: RawGinType(0),
         nLsaTeams: nranks,
         hostRmaSupport: false,
-        railedGinType: 0,
+        railedGinType: RawGinType(0),
     };
     // SAFETY: the caller's struct has `size` bytes, the answer at least as many as are copied.
     unsafe { std::ptr::copy_nonoverlapping((&raw const answer).cast::<u8>(), place.cast(), size.min(size_of_val(&answer))) };

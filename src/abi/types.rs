@@ -1,10 +1,11 @@
-//! The C types of `nccl.h` and of the host half of `nccl_device.h`, with the layout of NCCL 2.30.7.
+//! The C types of `nccl.h`, with the layout of NCCL 2.30.7. `device_types` adds those of `nccl_device.h`.
 //!
 //! Enumerations cross the boundary as the integer wrappers `ncclResult_t`, `RawDataType` and so on: a C caller may pass any `int`, and a Rust
 //! enum with an undeclared value would be undefined behaviour. The Rust enums here exist for the header generator, which turns them into
-//! C enumerations under NCCL's names (see `cbindgen.toml`).
+//! C enumerations under NCCL's names, and takes over the doc comments of what C sees (see `cbindgen.toml`).
 #![allow(non_camel_case_types, non_upper_case_globals, non_snake_case)]
 
+pub use super::device_types::*;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::mem::{offset_of, size_of};
 
@@ -77,7 +78,7 @@ pub struct RawMemStat(pub c_int);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RawStream(pub *mut c_void);
 
-/// `ncclResult_t` for the header.
+/// What a call ended with.
 #[repr(C)]
 pub enum Result_t {
     ncclSuccess = 0,
@@ -92,7 +93,7 @@ pub enum Result_t {
     ncclNumResults = 9,
 }
 
-/// `ncclDataType_t` for the header; the generator adds NCCL's second names (`ncclFloat` and so on).
+/// Element type of a buffer.
 #[repr(C)]
 pub enum DataType_t {
     ncclInt8 = 0,
@@ -110,7 +111,7 @@ pub enum DataType_t {
     ncclNumTypes = 12,
 }
 
-/// `ncclRedOp_t` for the header. Values from `ncclNumOps` to `ncclMaxRedOp` are made by `ncclRedOpCreatePreMulSum`.
+/// Reduction operator; values from ncclNumOps to ncclMaxRedOp are made by ncclRedOpCreatePreMulSum.
 #[repr(C)]
 pub enum RedOp_t {
     ncclSum = 0,
@@ -122,14 +123,14 @@ pub enum RedOp_t {
     ncclMaxRedOp = 0x7fff_ffff,
 }
 
-/// `ncclScalarResidence_t` for the header.
+/// Where the scalar of ncclRedOpCreatePreMulSum is, and so when it is read: when an operation runs, or at once.
 #[repr(C)]
 pub enum ScalarResidence_t {
     ncclScalarDevice = 0,
     ncclScalarHostImmediate = 1,
 }
 
-/// `ncclCommMemStat_t` for the header.
+/// What ncclCommMemStats is asked for.
 #[repr(C)]
 pub enum CommMemStat_t {
     ncclStatGpuMemSuspend = 0,
@@ -138,19 +139,19 @@ pub enum CommMemStat_t {
     ncclStatGpuMemTotal = 3,
 }
 
-/// What an `ncclComm_t` points to, as C sees it. [`super::handle`] gives out addresses and never follows one that a caller hands in.
+/// A communicator.
 pub enum ncclComm {}
 pub type ncclComm_t = *mut ncclComm;
 
-/// A symmetric memory window. None exists here, so every `ncclWindow_t` that this library hands out is NULL.
+/// A symmetric memory window.
 pub enum ncclWindow_vidmem {}
 pub type ncclWindow_t = *mut ncclWindow_vidmem;
 
-/// A bound parameter. None exists here.
+/// A parameter bound by name.
 pub enum ncclParamHandle {}
 pub type ncclParamHandle_t = *mut ncclParamHandle;
 
-/// Passed by value: 128 bytes on the stack.
+/// What ranks meet by; opaque, to be copied whole.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ncclUniqueId {
@@ -165,7 +166,7 @@ impl std::fmt::Debug for ncclUniqueId {
     }
 }
 
-/// Append-only; [`super::config`] explains how callers of other releases are read.
+/// Properties of a communicator to be created. Start from NCCL_CONFIG_INITIALIZER.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct ncclConfig_v23000 {
@@ -193,6 +194,7 @@ pub struct ncclConfig_v23000 {
 }
 pub type ncclConfig_t = ncclConfig_v23000;
 
+/// Answer of ncclGroupSimulateEnd, in microseconds. Start from NCCL_SIM_INFO_INITIALIZER.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct ncclSimInfo_v22200 {
@@ -203,6 +205,7 @@ pub struct ncclSimInfo_v22200 {
 }
 pub type ncclSimInfo_t = ncclSimInfo_v22200;
 
+/// Signals to wait for: how many, from whom, which.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct ncclWaitSignalDesc_t {
@@ -211,60 +214,6 @@ pub struct ncclWaitSignalDesc_t {
     pub sigIdx: c_int,
     pub ctx: c_int,
 }
-
-/// A set of ranks, returned by value (device API).
-#[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ncclTeam {
-    pub nRanks: c_int,
-    pub rank: c_int,
-    pub stride: c_int,
-}
-pub type ncclTeam_t = ncclTeam;
-
-/// Passed by value as one pointer (device API).
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-pub struct ncclMultimemHandle {
-    pub mcBasePtr: *mut c_void,
-}
-pub type ncclMultimemHandle_t = ncclMultimemHandle;
-
-/// Answer of `ncclCommQueryProperties` (device API).
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-pub struct ncclCommProperties {
-    pub size: usize,
-    pub magic: c_uint,
-    pub version: c_uint,
-    pub rank: c_int,
-    pub nRanks: c_int,
-    pub cudaDev: c_int,
-    pub nvmlDev: c_int,
-    pub deviceApiSupport: bool,
-    pub multimemSupport: bool,
-    pub ginType: c_int,
-    pub nLsaTeams: c_int,
-    pub hostRmaSupport: bool,
-    pub railedGinType: c_int,
-}
-pub type ncclCommProperties_t = ncclCommProperties;
-
-/// Structs of the device API that only its refused calls mention.
-pub enum ncclDevComm {}
-pub type ncclDevComm_t = ncclDevComm;
-pub enum ncclDevCommRequirements {}
-pub type ncclDevCommRequirements_t = ncclDevCommRequirements;
-pub enum ncclDevResourceRequirements {}
-pub type ncclDevResourceRequirements_t = ncclDevResourceRequirements;
-pub enum ncclLsaBarrierHandle {}
-pub type ncclLsaBarrierHandle_t = ncclLsaBarrierHandle;
-pub enum ncclGinBarrierHandle {}
-pub type ncclGinBarrierHandle_t = ncclGinBarrierHandle;
-pub enum ncclLLA2AHandle {}
-pub type ncclLLA2AHandle_t = ncclLLA2AHandle;
-pub enum ncclGinOutboxHandle {}
-pub enum ncclGinInboxA2AHandle {}
 
 // `compat-tests/abi/layout.c` repeats these against the header.
 const _: () = {
@@ -279,7 +228,5 @@ const _: () = {
     assert!(offset_of!(ncclConfig_t, nChannelsPerNetPeer) == 72 && offset_of!(ncclConfig_t, graphUsageMode) == 80);
     assert!(offset_of!(ncclConfig_t, maxP2pPeers) == 88 && offset_of!(ncclConfig_t, graphStreamOrdering) == 92);
     assert!(size_of::<ncclSimInfo_t>() == 24 && offset_of!(ncclSimInfo_t, estimatedTime) == 16);
-    assert!(size_of::<ncclWaitSignalDesc_t>() == 16 && size_of::<ncclTeam>() == 12 && size_of::<ncclMultimemHandle>() == 8);
-    assert!(size_of::<ncclCommProperties>() == 56 && offset_of!(ncclCommProperties, deviceApiSupport) == 32);
-    assert!(offset_of!(ncclCommProperties, ginType) == 36 && offset_of!(ncclCommProperties, railedGinType) == 48);
+    assert!(size_of::<ncclWaitSignalDesc_t>() == 16);
 };
