@@ -33,6 +33,10 @@ static void communicators(ncclComm_t bad) {
   BOTH(ncclInvalidArgument, ncclCommInitRankConfig, (NULL, 1, id, 0, &config));
   config.blocking = 3;
   BOTH(ncclInvalidArgument, ncclCommInitRankConfig, (&made, 1, id, 0, &config));
+  if (strstr(ncclGetLastError(NULL), "config->blocking is 3") == NULL) {
+    printf("the initialiser's header was not accepted: %s\n", ncclGetLastError(NULL));
+    failures++;
+  }
   BOTH(ncclInvalidArgument, ncclCommInitRankScalable, (&made, 1, 0, 2, &id, NULL));
   BOTH(ncclInvalidArgument, ncclCommInitAll, (NULL, 1, devices));
   BOTH(ncclInvalidArgument, ncclCommInitAll, (&made, 0, NULL));

@@ -1,7 +1,7 @@
 //! The life of communicators, groups, device memory, and what a caller may ask about them.
 
-use super::guard::{report, required};
-use super::last_error::last_error_cstr;
+use super::guard::required;
+use super::last_error::{last_error_cstr, set_last_error};
 use super::types::*;
 use super::{config, handle, version};
 use crate::bootstrap::{self, UniqueId};
@@ -267,7 +267,11 @@ pub unsafe fn async_error(comm: ncclComm_t, out: *mut RawResult) -> Result<()> {
     let state = match communicator.async_state() {
         Ok(Status::Done) => RawResult::SUCCESS,
         Ok(Status::InProgress) => RawResult::IN_PROGRESS,
-        Err(error) => report(&error),
+        Err(error) => {
+            // Not through `report`: clients poll, and the failure was logged when it happened.
+            set_last_error(&error.message);
+            RawResult(error.code as c_int)
+        }
     };
     // SAFETY: not NULL, so writable.
     unsafe { out.write(state) };

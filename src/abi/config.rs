@@ -270,7 +270,8 @@ mod tests {
 
     #[test]
     fn each_bad_member_is_named() {
-        let bad: [(&str, fn(&mut ncclConfig_t)); 20] = [
+        type Change = fn(&mut ncclConfig_t);
+        let bad: [(&str, Change); 20] = [
             ("config->size is 8", |c| c.size = 8),
             ("config->magic is 0x0", |c| c.magic = 0),
             ("config->blocking is 2; allowed: 0 to 1", |c| c.blocking = 2),

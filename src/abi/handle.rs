@@ -127,7 +127,7 @@ impl<T, const N: usize> Arena<T, N> {
         let offset = address.wrapping_sub(self.slots.as_ptr().addr());
         match self.slots.get(offset / size_of::<Slot<T>>()) {
             None => Err(Stranger::Foreign),
-            Some(slot) if offset % size_of::<Slot<T>>() == 0 => Ok(slot),
+            Some(slot) if offset.is_multiple_of(size_of::<Slot<T>>()) => Ok(slot),
             Some(_) => Err(Stranger::Damaged),
         }
     }
@@ -180,6 +180,22 @@ mod tests {
         assert_eq!(ARENA.get(a + 64), Err(Stranger::Damaged), "never issued");
         for address in [1, 7, 4096, a + 128, a.wrapping_sub(64), usize::MAX, 0xdead_beef_dead_beef] {
             assert_eq!(ARENA.get(address), Err(Stranger::Foreign), "{address:#x}");
+        }
+    }
+
+    #[test]
+    fn one_of_several_threads_ends_a_communicator_that_others_use() {
+        static ARENA: Arena<u32, 4> = Arena::new();
+        for round in 0..200 {
+            let handle = ARENA.issue(Arc::new(round)).unwrap();
+            let outcomes = std::thread::scope(|scope| {
+                let enders = [(); 2].map(|()| scope.spawn(|| ARENA.retire(handle)));
+                let user = scope.spawn(|| ARENA.get(handle));
+                let seen = user.join().unwrap();
+                assert!(matches!(seen.as_deref(), Ok(value) if *value == round) || seen == Err(Stranger::Destroyed));
+                enders.map(|ender| ender.join().unwrap().is_ok())
+            });
+            assert_ne!(outcomes[0], outcomes[1], "exactly one of two enders gets it");
         }
     }
 

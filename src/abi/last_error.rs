@@ -21,6 +21,10 @@ static WRITER: Mutex<()> = Mutex::new(());
 pub fn set_last_error(message: &str) {
     // A panic while the lock was held left at worst a short text; the next one replaces it.
     let _writer = WRITER.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    // A client that polls a failed communicator brings the same text each time.
+    if last_error() == message {
+        return;
+    }
     let next = (CURRENT.load(Ordering::Relaxed) + 1) % SLOTS;
     let slot = &RING[next];
     let mut end = message.len().min(CAPACITY - 1);
