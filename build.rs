@@ -1,7 +1,7 @@
 //! Names the library as NCCL's loader name, and embeds the kernels as one fatbin.
 //!
-//! `MKERNEL_GENCODE=sm_90a` compiles for one target only (quick builds); `MKERNEL_NO_NVCC=1` embeds nothing: such a library refuses to make
-//! communicators, but serves lints, documentation, header generation and the emulated GPU, which brings the kernels itself.
+//! `MKERNEL_GENCODE=sm_90a` compiles for one target only (quick builds); `MKERNEL_NO_NVCC=1` embeds nothing: such a library serves
+//! lints, documentation, header generation, and the emulated GPU, which brings the kernels itself.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,7 +21,7 @@ fn main() {
 
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join("mkernel.fatbin");
     if std::env::var_os("MKERNEL_NO_NVCC").is_some_and(|v| v != "0") {
-        std::fs::write(&out, b"").expect("OUT_DIR is writable");
+        std::fs::write(&out, b"no kernels: MKERNEL_NO_NVCC\0").expect("OUT_DIR is writable");
         return;
     }
     let Some(nvcc) = find_nvcc() else {

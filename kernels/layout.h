@@ -156,7 +156,7 @@ struct Lane {
 };
 static_assert(offsetof(Lane, geometry) == 512 && offsetof(Lane, host_page) == 576 && offsetof(Lane, rank) == 592, "Lane");
 static_assert(offsetof(Lane, direct) == 600 && offsetof(Lane, one_gpu) == 616 && offsetof(Lane, op_seq) == 632, "Lane");
-static_assert(offsetof(Lane, command) == 704, "Lane");
+static_assert(offsetof(Lane, command) == 704 && offsetof(Lane, channel) == 704 + sizeof(Command), "Lane");
 
 // The words of one generation of the executor, in pinned memory; src/executor/handshake.rs has the protocol and its model.
 struct Generation {

@@ -102,10 +102,13 @@ MK_SLOW void look_around(Work& w, uint64_t now, uint64_t waited) {
     copy_announce(&theirs, announce_of(lane, lane.rank, p));
     if (theirs.signature != signature) {  // its operation is over: only the chunk is left to tell
       theirs = {};
-      theirs.kind = (signature & 1) != 0 ? 0xff : static_cast<uint8_t>(kSend);
-      theirs.dtype = kUint8;
-      theirs.signature = signature;
-      theirs.count = signature >> 1;
+      if (is_point_to_point(op) && (signature & 1) == 0) {  // a send's signature is twice its bytes
+        theirs.seq = w.seq + 1;
+        theirs.kind = kSend;
+        theirs.dtype = kUint8;
+        theirs.count = signature >> 1;
+        theirs.root = static_cast<int32_t>(lane.rank);
+      }
     }
     return fail(w, kMismatch, p, theirs);
   }

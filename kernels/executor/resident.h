@@ -62,8 +62,22 @@ MK_DEVICE void run_order(Lane* lane, uint64_t launches) {
   fence(true);
 }
 
+// How block 0 has spent its time, for the residency policy, in ns.
+struct Times {
+  uint64_t serving, waiting, idle;
+  uint64_t until;     // the present end of the account
+  uint64_t reported;  // commands finished at the last report
+};
+MK_DEVICE void write_times(Generation* words, Times& times, uint64_t finished) {
+  times.reported = finished;
+  store_relaxed(&words->serving_ns, times.serving);
+  store_relaxed(&words->waiting_ns, times.waiting);
+  store_relaxed(&words->idle_ns, times.idle);
+  store_relaxed(&words->served, finished);
+}
+
 // Block 0, thread 0: nothing to do for the linger time. True: this generation is over for the host.
-MK_DEVICE bool try_leave(Executor* executor, Generation* words, uint32_t number, uint64_t serving, uint64_t waiting, uint64_t idle) {
+MK_DEVICE bool try_leave(Executor* executor, Generation* words, uint32_t number, Times& times) {
   store_relaxed(&words->closing, number);
   fence(false);
   const uint64_t finished = load_acquire(&executor->finished);
@@ -73,10 +87,7 @@ MK_DEVICE bool try_leave(Executor* executor, Generation* words, uint32_t number,
     return false;
   }
   store_relaxed(&executor->leaving, 1);
-  store_relaxed(&words->serving_ns, serving);
-  store_relaxed(&words->waiting_ns, waiting);
-  store_relaxed(&words->idle_ns, idle);
-  store_relaxed(&words->served, finished);
+  write_times(words, times, finished);
   fence(false);
   store_relaxed(&words->closed, number);
   return true;
@@ -94,16 +105,20 @@ MK_DEVICE void run_executor(Executor* executor, Generation* generation, uint64_t
   sync();
 
   const uint32_t number = load_relaxed(&generation->number);
-  uint64_t idle_since = now_ns(), mark = idle_since, serving = 0, waiting = 0, idle = 0;
+  uint64_t idle_since = now_ns();
+  Times times = {0, 0, 0, idle_since, 0};
   while (true) {
     // New commands.
     const uint32_t lanes = load_relaxed(&executor->lane_count);
-    bool any = false;
+    bool any = false, pending = false;
     for (uint32_t l = thread_id(); l < lanes && l < kMaxLanes; l += thread_count()) {
       const uint64_t posting = load_relaxed(&executor->posted[l]);
       if (posting >> 8 != b.seen[l]) { b.fresh[l] = posting; any = true; }
+      if (me == 0) pending |= posting >> 8 != load_relaxed(&executor->done[l]);
     }
     if (any) fence(true);
+    // Whether any block has work: block 0 keeps the time for all.
+    if (me == 0) pending = sync_or(pending);
     if (sync_or(any)) {
       if (thread_id() == 0) {
         // Once this generation has left for the host, a new command is the next generation's.
@@ -152,14 +167,18 @@ MK_DEVICE void run_executor(Executor* executor, Generation* generation, uint64_t
     if (thread_id() == 0) {
       if (me == 0) {
         const uint64_t now = now_ns();
-        const uint64_t spent = now - mark;
-        mark = now;
-        const bool busy = b.works_active != 0;
-        (moved ? serving : busy ? waiting : idle) += spent;
-        if (busy || moved) idle_since = now;
-        else if (now - idle_since >= linger_ns || (now - idle_since >= kLeaveAfterNs && load_relaxed(&generation->leave) != 0)) {
-          if (try_leave(executor, generation, number, serving, waiting, idle)) b.leave = 1;
-          else idle_since = now;
+        (moved ? times.serving : pending ? times.waiting : times.idle) += now - times.until;
+        times.until = now;
+        if (pending || moved) {
+          idle_since = now;
+        } else {
+          const uint64_t finished = load_relaxed(&executor->finished);
+          if (finished != times.reported) write_times(generation, times, finished);
+          const uint64_t idle = now - idle_since;
+          if (idle >= linger_ns || (idle >= kLeaveAfterNs && load_relaxed(&generation->leave) != 0)) {
+            if (try_leave(executor, generation, number, times)) b.leave = 1;
+            else idle_since = now;
+          }
         }
       } else if (b.works_active == 0 && load_relaxed(&executor->leaving) != 0) {
         b.leave = 1;

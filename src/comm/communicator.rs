@@ -1,18 +1,20 @@
 //! The communicator object: its states, and the checks that every operation passes before it is planned.
 
 use super::redop::Redops;
-use super::{CommConfig, Operation, Status, reclaim, split};
+use super::{CommConfig, Operation, Status, failure, reclaim, split};
 use crate::bootstrap::Bootstrap;
 use crate::cuda;
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::executor::gpu::lock;
 use crate::executor::lane::LaneMemory;
 use crate::executor::launch::Launcher;
 use crate::group;
+use crate::observe::watchdog::{self, Identity, Watch};
 use crate::planner::{self, Redop, Shape};
 use crate::types::{DataType, OpKind};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
 /// Where a communicator is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +54,8 @@ pub struct Communicator {
     /// The first error, kept for `ncclCommGetAsyncError`.
     error: Mutex<Option<Error>>,
     redops: Mutex<Redops>,
+    /// Here and not in `Ready`: the watchdog may be the last to let go of that.
+    watch: Mutex<Option<Watch>>,
 }
 
 /// What exists once init has succeeded.
@@ -66,6 +70,13 @@ pub struct Ready {
     pub bootstrap: Bootstrap,
 }
 
+impl Ready {
+    /// The communicator as messages name it.
+    pub fn name(&self) -> String {
+        format!("{:#x}", self.id)
+    }
+}
+
 impl Communicator {
     pub(super) fn starting(device: i32, config: CommConfig) -> Arc<Self> {
         Arc::new(Self {
@@ -76,6 +87,7 @@ impl Communicator {
             ready: OnceLock::new(),
             error: Mutex::default(),
             redops: Mutex::default(),
+            watch: Mutex::default(),
         })
     }
 
@@ -92,7 +104,11 @@ impl Communicator {
     pub(crate) fn finish_init(&self, result: Result<Ready>) -> Result<()> {
         match result {
             Ok(ready) => {
-                let _ = self.ready.set(Arc::new(ready));
+                let ready = Arc::new(ready);
+                let who = Identity { communicator: ready.name(), rank: ready.rank as u32, nranks: ready.nranks as u32 };
+                let page = failure::Page { ready: Arc::downgrade(&ready), told: AtomicBool::new(false) };
+                *lock(&self.watch) = Some(watchdog::watch(who, Box::new(page), Duration::from_secs(crate::env::settings().warn_s)));
+                let _ = self.ready.set(ready);
                 // An abort may have come first.
                 let _ = self.life.compare_exchange(Life::Starting as u8, Life::Ready as u8, Ordering::AcqRel, Ordering::Acquire);
                 Ok(())
@@ -119,21 +135,22 @@ impl Communicator {
         }
     }
 
-    /// What came up behind the caller's back: a failure that the device recorded, or the failure of another rank.
+    /// What came up behind the caller's back: a failure that the device recorded. When it is a peer's failure, in that peer's words as soon as
+    /// they have come.
     pub(crate) fn failure(&self) -> Option<Error> {
         let ready = self.ready.get()?;
-        if let Some(kept) = &*lock(&self.error) {
-            return Some(kept.clone());
-        }
         let failure = ready.lane.failure()?;
-        if failure.code == crate::executor::layout::failure::ABORTED {
-            return None; // our own doing
+        let mut kept = lock(&self.error);
+        if kept.is_none() {
+            *kept = super::failure::explain(ready, &failure);
         }
-        let error = super::failure::explain(ready, &failure);
-        ready.bootstrap.post_notice(error.message.as_bytes());
-        tracing::warn!(target: "WATCHDOG", "{}", error.message);
-        *lock(&self.error) = Some(error.clone());
-        Some(error)
+        if let Some(error) = &mut *kept
+            && error.code == Code::RemoteError
+            && let Some((rank, words)) = ready.bootstrap.poll_notice()
+        {
+            error.message = format!("rank {rank} reported: {}", String::from_utf8_lossy(&words));
+        }
+        kept.clone()
     }
 
     /// The state that `ncclCommGetAsyncError` reports.
@@ -236,10 +253,16 @@ impl Communicator {
         }
         if let Some(ready) = self.ready.get() {
             let _guard = ready.lane.gpu.context.enter()?;
-            ready.launcher.drain(&ready.lane, None)?;
-            reclaim::bury(ready.clone());
+            let drained = ready.launcher.drain(&ready.lane, None);
+            self.release(ready);
+            drained?;
         }
         Ok(Status::Done)
+    }
+
+    fn release(&self, ready: &Arc<Ready>) {
+        *lock(&self.watch) = None;
+        reclaim::bury(ready.clone());
     }
 
     /// Ends all work of this rank at once, then releases. Never waits for peers.
@@ -250,7 +273,7 @@ impl Communicator {
         }
         if let Some(ready) = self.ready.get() {
             ready.lane.abort();
-            reclaim::bury(ready.clone());
+            self.release(ready);
         }
         Ok(Status::Done)
     }

@@ -1,57 +1,61 @@
-//! What a failure on the device means, in words for the caller.
+//! What a failure on the device means, in words for the caller; and what the watchdog reads of a rank.
 
 use super::Ready;
 use crate::error::{Code, Error};
 use crate::executor::lane::Failure;
-use crate::executor::layout::{Announce, failure};
-use crate::types::{DataType, OpKind};
+use crate::executor::layout::failure;
+use crate::observe::mismatch::{self, Announce, CallView};
+use crate::observe::watchdog::{Sample, Waiting, Watched};
+use std::sync::Weak;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The error that a recorded failure becomes.
-pub fn explain(ready: &Ready, f: &Failure) -> Error {
-    let me = ready.rank;
-    let mine = describe(&f.mine);
-    match f.code {
-        failure::MISMATCH => Error::usage(format!(
-            "ranks disagree about collective {} of communicator {:#x}: rank {me} called {mine}, but rank {} {}. All ranks must issue the same \
-             operations with the same arguments in the same order.",
-            f.mine.seq,
-            ready.id,
-            f.rank,
-            theirs(&f.theirs)
-        )),
+/// The error that a recorded failure becomes. `None`: this rank was aborted, which is its own doing.
+pub fn explain(ready: &Ready, f: &Failure) -> Option<Error> {
+    let (me, communicator) = (ready.rank, ready.name());
+    let call = call_of(me, &f.mine);
+    Some(match f.code {
+        failure::ABORTED => return None,
+        failure::MISMATCH => Error::usage(mismatch::explain(&communicator, me as u32, &f.mine, f.rank, &f.theirs)),
         failure::DEADLINE => Error::new(
             Code::Timeout,
             format!(
-                "rank {me} waited for rank {} in {mine} (collective {} of communicator {:#x}) for longer than MKERNEL_TIMEOUT_S: that rank has not \
-                 called it, has died, or is stuck in earlier work",
-                f.rank, f.mine.seq, ready.id
+                "rank {me} waited for rank {} in {call}, operation {} of communicator {communicator}, for longer than MKERNEL_TIMEOUT_S: that rank \
+                 has not called it, has died, or is stuck in earlier work",
+                f.rank, f.mine.seq
             ),
         ),
-        _ => Error::remote(format!("rank {} of communicator {:#x} gave up while rank {me} was in {mine}: see that rank's own message", f.rank, ready.id)),
-    }
+        _ => Error::remote(format!("rank {} of communicator {communicator} gave up while rank {me} was in {call}: see that rank's own message", f.rank)),
+    })
 }
 
-fn theirs(a: &Announce) -> String {
-    match OpKind::from_raw(a.kind) {
-        Some(OpKind::Send) if a.seq == 0 => format!("sent {} bytes (modulo 2 GiB) here", a.count),
-        Some(_) => format!("called {}", describe(a)),
-        None => "sent a chunk of another collective".to_owned(),
-    }
+fn call_of(rank: usize, a: &Announce) -> String {
+    CallView::decode(rank as u32, a).map_or_else(|| "an operation".to_owned(), |view| view.to_string())
 }
 
-/// An operation as its rank stated it.
-pub fn describe(a: &Announce) -> String {
-    let Some(kind) = OpKind::from_raw(a.kind) else { return "an unknown operation".to_owned() };
-    let dtype = DataType::ALL.get(usize::from(a.dtype)).map_or("?", |t| t.name());
-    let redop = ["sum", "prod", "max", "min", "avg", "premul-sum"].get(usize::from(a.redop)).copied().unwrap_or("?");
-    let mut text = format!("{}(count {}, {dtype}", kind.name(), a.count);
-    if matches!(kind, OpKind::AllReduce | OpKind::Reduce | OpKind::ReduceScatter) {
-        text += &format!(", {redop}");
+/// A rank as the watchdog looks at it. Holds nothing of the communicator.
+pub struct Page {
+    pub ready: Weak<Ready>,
+    /// The other ranks have been told of a failure.
+    pub told: AtomicBool,
+}
+
+impl Watched for Page {
+    fn sample(&self) -> Sample {
+        let Some(ready) = self.ready.upgrade() else { return Sample::default() };
+        let waiting = ready.lane.long_wait().map(|w| Waiting {
+            operation: w.seq,
+            call: call_of(ready.rank, &w.op),
+            awaited: w.awaited,
+            channel: w.channel,
+            waited_us: w.ns / 1000,
+        });
+        let failure = ready.lane.failure().and_then(|f| explain(&ready, &f));
+        if let Some(error) = &failure
+            && error.code != Code::RemoteError
+            && !self.told.swap(true, Ordering::Relaxed)
+        {
+            ready.bootstrap.post_notice(error.message.as_bytes());
+        }
+        Sample { activity: ready.launcher.count(), waiting, failure: failure.map(|e| e.message) }
     }
-    match kind {
-        OpKind::Broadcast | OpKind::Reduce | OpKind::Gather | OpKind::Scatter => text += &format!(", root {}", a.root),
-        OpKind::Send | OpKind::Recv => text += &format!(", peer {}", a.root),
-        _ => {}
-    }
-    text + ")"
 }

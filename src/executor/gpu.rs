@@ -2,10 +2,12 @@
 //! mappings of other processes' memory. Everything is made at the first communicator's init and lives as long as the process: freeing device
 //! memory waits for all work on the GPU, so nothing is freed while a job runs.
 
-use super::layout::{self, Executor, HostPage, MAX_LANES};
+use super::layout::{Executor, HostPage, MAX_LANES};
+use super::resident::Resident;
 use crate::cuda::{self, Context, DeviceMemory, IpcHandle, Kernel, Module, OwnedStream, PinnedMemory, RelaxedCapture, RemoteMemory};
 use crate::error::{Error, Result};
 use std::collections::HashMap;
+use std::mem::offset_of;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 static FATBIN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/mkernel.fatbin"));
@@ -29,6 +31,7 @@ pub struct Gpu {
     setup: Mutex<OwnedStream>,
     /// The executor's structure in device memory.
     pub executor: DeviceMemory,
+    pub resident: Resident,
     idle_memory: Mutex<Vec<DeviceMemory>>,
     lanes: Mutex<Lanes>,
     imported: Mutex<HashMap<(u64, IpcHandle), RemoteMemory>>,
@@ -95,12 +98,14 @@ impl Gpu {
         executor.zero(executor.bytes, setup.stream())?;
         let pages = PinnedMemory::new(MAX_LANES * 2 * size_of::<HostPage>())?;
         let lanes = Lanes { used: vec![false; MAX_LANES * 2], pages };
+        let resident = Resident::new(&context)?;
         drop(guard);
         Ok(Self {
             context,
             kernels,
             setup: Mutex::new(setup),
             executor,
+            resident,
             idle_memory: Mutex::default(),
             lanes: Mutex::new(lanes),
             imported: Mutex::default(),
@@ -174,12 +179,20 @@ impl Gpu {
         lock(&self.lanes).used[slot.index] = false;
     }
 
-    /// Most thread blocks of ours that may be resident on this GPU.
-    pub fn multiprocessors(&self) -> u32 {
-        self.context.device.multiprocessors
+    /// Lets the executor serve a lane, if its number is among those it serves.
+    pub fn serve_lane(&self, index: usize, address: u64) -> Result<()> {
+        if index >= MAX_LANES {
+            return Ok(());
+        }
+        // The lock keeps two inits from writing the count in the wrong order.
+        let lanes = lock(&self.lanes);
+        let at = offset_of!(Executor, lanes) + 8 * index;
+        self.write(&self.executor, at, &address.to_ne_bytes())?;
+        let count = lanes.used.iter().take(MAX_LANES).rposition(|used| *used).map_or(0, |last| last + 1) as u32;
+        self.write(&self.executor, offset_of!(Executor, lane_count), &count.to_ne_bytes())
     }
 
-    pub fn is_served_by_executor(&self, index: usize) -> bool {
-        index < layout::MAX_LANES
+    pub fn multiprocessors(&self) -> u32 {
+        self.context.device.multiprocessors
     }
 }

@@ -1,9 +1,10 @@
 //! One communicator's part on its GPU: the lane structure, this rank's region, and the page through which the device speaks to the host.
 
 use super::gpu::{Gpu, LaneSlot};
-use super::layout::{Announce, Geometry, HostPage, Lane, MAX_RANKS, bytes_of};
+use super::layout::{Geometry, HostPage, Lane, MAX_RANKS, bytes_of};
 use crate::cuda::DeviceMemory;
 use crate::error::Result;
+use crate::observe::mismatch::Announce;
 use std::mem::{ManuallyDrop, offset_of, size_of};
 use std::sync::Arc;
 
@@ -20,6 +21,7 @@ pub struct Peers {
 pub struct LaneMemory {
     pub gpu: Arc<Gpu>,
     pub slot: LaneSlot,
+    pub nranks: usize,
     memory: ManuallyDrop<DeviceMemory>,
     region: ManuallyDrop<DeviceMemory>,
 }
@@ -51,7 +53,7 @@ impl LaneMemory {
         let region = gpu.take_memory(geometry.bytes as usize, geometry.slots as usize)?;
         let memory = gpu.take_memory(size_of::<Lane>(), size_of::<Lane>())?;
         let slot = gpu.take_lane()?;
-        Ok(Self { gpu, slot, memory: ManuallyDrop::new(memory), region: ManuallyDrop::new(region) })
+        Ok(Self { gpu, slot, nranks: geometry.nranks as usize, memory: ManuallyDrop::new(memory), region: ManuallyDrop::new(region) })
     }
 
     /// Device address of the `Lane`.
@@ -80,7 +82,8 @@ impl LaneMemory {
         put(offset_of!(Lane, direct), &peers.direct.to_ne_bytes());
         put(offset_of!(Lane, deadline_ns), &deadline_ns.to_ne_bytes());
         put(offset_of!(Lane, one_gpu), &u32::from(peers.one_gpu).to_ne_bytes());
-        self.gpu.write(&self.memory, 0, &head)
+        self.gpu.write(&self.memory, 0, &head)?;
+        self.gpu.serve_lane(self.slot.index, self.address())
     }
 
     /// Makes every operation of this lane end as soon as its kernel looks up.

@@ -3,7 +3,7 @@
 
 use super::gpu::lock;
 use super::lane::LaneMemory;
-use super::layout::{Command, INLINE_OPS, MAX_OPS, OpDesc, THREADS};
+use super::layout::{Command, GATE_THREADS, INLINE_OPS, MAX_LANES, MAX_OPS, OpDesc, THREADS};
 use crate::cuda::{Capture, Event, LaunchStyle, OwnedStream, PinnedMemory, RelaxedCapture, Stream};
 use crate::error::Result;
 use std::ffi::c_void;
@@ -67,8 +67,18 @@ impl Launcher {
         let mut params = [(&raw mut lane_address).cast::<c_void>(), (&raw mut command).cast::<c_void>()];
         // In graphs the programmatic edge costs more than it saves (measured.md).
         let style = if capturing { LaunchStyle::Plain } else { LaunchStyle::Overlapped };
-        // SAFETY: the parameters are those of mk_inline; the lane outlives its launches, and the buffer is kept until its event.
-        unsafe { lane.gpu.kernels.inline.launch(channels, THREADS, stream, style, &mut params)? };
+        let gpu = &lane.gpu;
+        let can_be_resident =
+            !capturing && ops.len() <= INLINE_OPS && channels <= gpu.resident.blocks && lane.slot.index < MAX_LANES && lane.nranks > 1;
+        let bytes = ops.iter().map(|op| op.count * u64::from(op.elem_size)).sum();
+        if can_be_resident && gpu.resident.place(&gpu.kernels, &gpu.executor, bytes)? {
+            // SAFETY: the parameters are those of mk_gate; the lane outlives its launches.
+            let launched = unsafe { gpu.kernels.gate.launch(1, GATE_THREADS, stream, style, &mut params) };
+            launched.inspect_err(|_| gpu.resident.withdraw())?;
+        } else {
+            // SAFETY: the parameters are those of mk_inline; the lane outlives its launches, and the buffer is kept until its event.
+            unsafe { gpu.kernels.inline.launch(channels, THREADS, stream, style, &mut params)? };
+        }
         if capturing {
             state.captured = true;
             state.last_capture = Some(stream.capture()?);
@@ -79,6 +89,11 @@ impl Launcher {
             }
         }
         Ok(())
+    }
+
+    /// Uncaptured launches so far.
+    pub fn count(&self) -> u64 {
+        lock(&self.state).launches
     }
 
     /// True when a graph may hold launches of this communicator.

@@ -1,5 +1,6 @@
 //! What the host and the device agree on: the twin of `kernels/layout.h`, which explains each field. Both sides assert sizes and offsets.
 
+use crate::observe::mismatch::Announce;
 use std::mem::{offset_of, size_of};
 
 pub const MAX_RANKS: usize = 64;
@@ -7,7 +8,7 @@ pub const MAX_CHANNELS: usize = 32;
 pub const SLOTS: usize = 4;
 pub const SLOT_TAIL: usize = 128;
 pub const PHASES: usize = 2;
-pub const INLINE_OPS: usize = 32;
+pub const INLINE_OPS: usize = 4;
 pub const MAX_OPS: usize = 256;
 pub const MAX_LANES: usize = 64;
 pub const THREADS: u32 = 256;
@@ -47,25 +48,6 @@ pub struct OpDesc {
     pub reserved: [u32; 3],
 }
 const _: () = assert!(size_of::<OpDesc>() == 64 && offset_of!(OpDesc, kind) == 40 && offset_of!(OpDesc, elem_size) == 48);
-
-/// A rank's view of the operation it is in.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[repr(C)]
-pub struct Announce {
-    pub seq: u64,
-    pub count: u64,
-    pub kind: u8,
-    pub dtype: u8,
-    pub redop: u8,
-    pub protocol: u8,
-    pub root: i32,
-    pub signature: u32,
-    pub channels: u32,
-    pub send: u64,
-    pub recv: u64,
-    pub reserved: [u64; 2],
-}
-const _: () = assert!(size_of::<Announce>() == 64 && offset_of!(Announce, send) == 32);
 
 /// Why an operation ended early (`mk::FailureCode`).
 pub mod failure {
@@ -184,7 +166,7 @@ pub struct Lane {
     pub channel: [Channel; MAX_CHANNELS],
 }
 const _: () = assert!(offset_of!(Lane, rank) == 592 && offset_of!(Lane, direct) == 600 && offset_of!(Lane, op_seq) == 632);
-const _: () = assert!(offset_of!(Lane, command) == 704);
+const _: () = assert!(offset_of!(Lane, command) == 704 && offset_of!(Lane, channel) == 704 + size_of::<Command>());
 
 /// The executor of one process and GPU, in device memory.
 #[repr(C)]

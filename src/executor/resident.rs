@@ -1,9 +1,10 @@
-//! The host's side of the executor: opens generations, registers operations with them. When and for how long is `policy`'s to say; who is
-//! served when one leaves is `handshake`'s.
+//! The host's side of the executor: asks the policy where an operation runs, opens generations, registers operations with them. When and for how
+//! long the executor is there is `policy`'s to say; who is served when it leaves is `handshake`'s.
 
 use super::gpu::{Kernels, lock};
-use super::handshake::{GenerationWords, Registration, Times};
+use super::handshake::{GenerationWords, Registration};
 use super::layout::{EXECUTOR_BLOCKS, Executor, THREADS};
+use super::policy::{Mode, Placement, Policy, Report, Request, Settings};
 use crate::cuda::{Context, DeviceMemory, LaunchStyle, OwnedStream, PinnedMemory, RelaxedCapture};
 use crate::error::{Error, Result};
 use std::ffi::c_void;
@@ -11,7 +12,8 @@ use std::mem::{offset_of, size_of};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// Generations whose words may be in use at once: the open one and those that other threads still ask.
+/// Generations whose words may be in use at once. One would do, since a generation is opened when the last has closed; the rest is distance
+/// between a mistake and its harm.
 const WORDS: usize = 16;
 /// The device answers a registration within a round trip over PCIe; longer than this, the GPU is lost.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
@@ -19,23 +21,31 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 pub struct Resident {
     state: Mutex<State>,
     words: PinnedMemory,
+    started: Instant,
     /// Blocks of the executor's grid: most channels an operation may have to be handed to it.
     pub blocks: u32,
 }
 
 struct State {
     stream: OwnedStream,
+    policy: Policy,
     /// The latest generation; 0 before the first.
     number: u32,
 }
 
 impl Resident {
     pub fn new(context: &Context) -> Result<Self> {
+        let set = crate::env::settings();
+        let mode = set.residency.as_deref().unwrap_or_default().parse::<Mode>().map_err(Error::argument)?;
+        // Kernels that run one at a time cannot wait for each other.
+        let serialised = std::env::var_os("CUDA_LAUNCH_BLOCKING").is_some_and(|v| v == "1");
+        let policy = Policy::new(Settings { mode, linger_us: set.linger_us, serialised });
         let (_, greatest) = context.stream_priorities()?;
-        let state = State { stream: OwnedStream::new(greatest)?, number: 0 };
+        let state = State { stream: OwnedStream::new(greatest)?, policy, number: 0 };
         // A small part of the GPU: the executor is there while others compute.
         let blocks = (context.device.multiprocessors / 8).clamp(1, EXECUTOR_BLOCKS);
-        Ok(Self { state: Mutex::new(state), words: PinnedMemory::new(WORDS * size_of::<GenerationWords>())?, blocks })
+        let words = PinnedMemory::new(WORDS * size_of::<GenerationWords>())?;
+        Ok(Self { state: Mutex::new(state), words, started: Instant::now(), blocks })
     }
 
     fn words(&self, number: u32) -> &GenerationWords {
@@ -44,29 +54,46 @@ impl Resident {
         unsafe { &*slot }
     }
 
-    /// Registers one operation with a generation, opening one if `open`. False: go inline.
-    pub fn register(&self, kernels: &Kernels, executor: &DeviceMemory, open: bool, linger: Duration) -> Result<bool> {
+    /// Decides where an uncaptured operation of `bytes` runs. True: it is registered with a generation, and its gate must be launched, or
+    /// `withdraw` be called.
+    pub fn place(&self, kernels: &Kernels, executor: &DeviceMemory, bytes: u64) -> Result<bool> {
         let mut state = lock(&self.state);
-        for _ in 0..2 {
-            if state.number != 0 {
-                let asked = Instant::now();
-                match self.words(state.number).register(|| asked.elapsed() > ANSWER_WITHIN) {
-                    Registration::Registered => return Ok(true),
-                    Registration::Closed => {}
-                    Registration::Unanswered => {
-                        return Err(Error::cuda(format!(
-                            "the resident kernel has not answered for {} s: the GPU is lost or hung (nvidia-smi and dmesg may tell)",
-                            ANSWER_WITHIN.as_secs()
-                        )));
-                    }
-                }
-            }
-            if !open {
-                return Ok(false);
-            }
-            self.open(&mut state, kernels, executor, linger)?;
+        let now_us = u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX);
+        if state.number != 0 {
+            let words = self.words(state.number);
+            let report = Report::new(&words.times(), words.is_closed());
+            state.policy.report(now_us, &report);
         }
-        Ok(false)
+        let decision = state.policy.place(&Request { now_us, bytes, captured: false, last_finished_us: None });
+        if decision.leave && state.number != 0 {
+            self.words(state.number).ask_to_leave();
+        }
+        let Placement::Resident { open } = decision.placement else { return Ok(false) };
+        if state.number != 0 && self.register(state.number)? {
+            state.policy.registered(false);
+            return Ok(true);
+        }
+        if !open {
+            return Ok(false);
+        }
+        self.open(&mut state, kernels, executor, Duration::from_micros(decision.linger_us))?;
+        let registered = self.register(state.number)?;
+        if registered {
+            state.policy.registered(true);
+        }
+        Ok(registered)
+    }
+
+    fn register(&self, number: u32) -> Result<bool> {
+        let asked = Instant::now();
+        match self.words(number).register(|| asked.elapsed() > ANSWER_WITHIN) {
+            Registration::Registered => Ok(true),
+            Registration::Closed => Ok(false),
+            Registration::Unanswered => Err(Error::cuda(format!(
+                "the resident kernel has not answered for {} s: the GPU is lost or hung (nvidia-smi and dmesg may tell)",
+                ANSWER_WITHIN.as_secs()
+            ))),
+        }
     }
 
     /// Takes back a registration whose gate could not be launched.
@@ -75,17 +102,11 @@ impl Resident {
         self.words(state.number).withdraw();
     }
 
-    /// How the latest generation has spent its time.
-    pub fn times(&self) -> Times {
-        let state = lock(&self.state);
-        self.words(state.number).times()
-    }
-
     fn open(&self, state: &mut State, kernels: &Kernels, executor: &DeviceMemory, linger: Duration) -> Result<()> {
         let _relaxed = RelaxedCapture::enter()?;
-        state.number = state.number.checked_add(1).unwrap_or(1);
-        let words = self.words(state.number);
-        words.prepare(state.number);
+        let number = state.number.checked_add(1).unwrap_or(1);
+        let words = self.words(number);
+        words.prepare(number);
         let stream = state.stream.stream();
         let own = offset_of!(Executor, finished);
         executor.clear(own, offset_of!(Executor, lane_count) - own, stream)?;
@@ -94,7 +115,8 @@ impl Resident {
         let mut params =
             [(&raw mut executor_address).cast::<c_void>(), (&raw mut words_address).cast::<c_void>(), (&raw mut linger_ns).cast::<c_void>()];
         // SAFETY: the parameters are those of mk_executor; the executor and the words live as long as the process.
-        let launched = unsafe { kernels.executor.launch(self.blocks, THREADS, stream, LaunchStyle::Cooperative, &mut params) };
-        launched.inspect_err(|_| state.number = 0)
+        unsafe { kernels.executor.launch(self.blocks, THREADS, stream, LaunchStyle::Cooperative, &mut params)? };
+        state.number = number;
+        Ok(())
     }
 }
