@@ -162,6 +162,10 @@ impl Board {
         &self.shared.words[index]
     }
 
+    pub fn words(&self) -> Vec<u64> {
+        self.shared.words.iter().map(|word| word.load(Ordering::Acquire)).collect()
+    }
+
     /// Waits until a word has at least this value.
     pub fn await_word(&self, index: usize, value: u64) -> Outcome {
         self.wait_until("another rank's word", || self.word(index).load(Ordering::Acquire) >= value)
@@ -175,7 +179,11 @@ impl Board {
     pub fn what_it_does(&self, rank: usize) -> String {
         let slot = &self.shared.slots[rank];
         let doing = slot.doing.get();
-        if slot.at_barrier.load(Ordering::Relaxed) { format!("waits for the other ranks after: {doing}") } else { format!("has not finished: {doing}") }
+        if slot.at_barrier.load(Ordering::Relaxed) {
+            format!("waits for the other ranks after: {doing}")
+        } else {
+            format!("has not finished: {doing}")
+        }
     }
 
     pub fn begin_case(&self, rank: usize, case: u32) {

@@ -1,8 +1,7 @@
 //! A check other than a case of the matrix: a body that all ranks run, in one or more line-ups.
 
-use crate::board::Record;
 use crate::options::Options;
-use crate::outcome::{Outcome, Stop};
+use crate::outcome::Outcome;
 use crate::ranks::{How, Job, Place, Rank, Report, run};
 use crate::report::{self, Tally};
 use std::time::{Duration, Instant};
@@ -33,13 +32,11 @@ pub struct Check {
     environment: Vec<(&'static str, String)>,
     limit: Duration,
     body: Body,
-    /// Looks at what the ranks wrote, after they have ended well.
-    judge: Option<fn(&str) -> Outcome>,
 }
 
 impl Check {
     pub fn new(part: &'static str, name: &'static str, line_ups: Vec<LineUp>, body: impl Fn(&Rank) -> Outcome + Sync + 'static) -> Self {
-        Self { part, name, line_ups, environment: Vec::new(), limit: Duration::from_secs(30), body: Box::new(body), judge: None }
+        Self { part, name, line_ups, environment: Vec::new(), limit: Duration::from_secs(30), body: Box::new(body) }
     }
 
     /// Sets an environment variable for the ranks.
@@ -50,11 +47,6 @@ impl Check {
 
     pub fn limit(mut self, seconds: u64) -> Self {
         self.limit = Duration::from_secs(seconds);
-        self
-    }
-
-    pub fn judge(mut self, judge: fn(&str) -> Outcome) -> Self {
-        self.judge = Some(judge);
         self
     }
 
@@ -71,16 +63,8 @@ impl Check {
 
     fn run_one(&self, line_up: LineUp, place: &Place, options: &Options, tally: &mut Tally) {
         let job = Job { ranks: line_up.ranks, how: line_up.how, environment: &self.environment, limit: self.limit, body: &*self.body };
-        let mut report = run(place, &job);
+        let report = run(place, &job);
         let title = format!("{}: {}, {} ranks as {}", self.part, self.name, line_up.ranks, line_up.how.name());
-        if let (true, None, Some(judge)) = (report.failures.is_empty(), &report.skipped, self.judge)
-            && let Err(stop) = judge(&report.output)
-        {
-            match stop {
-                Stop::Skipped(reason) => report.skipped = Some(reason),
-                other => report.failures.push(Record { case: 0, rank: 0, text: other.to_string() }),
-            }
-        }
         if let Some(reason) = report.skipped.as_ref().filter(|_| report.failures.is_empty()) {
             println!("skipped {title}: {reason}");
             tally.skipped += 1;

@@ -145,7 +145,9 @@ impl Comm {
 macro_rules! operations {
     ($($name:ident = $symbol:literal($($argument:ident: $type:ty = $given:expr),*);)*) => {
         impl Comm {
-            $(pub fn $name(&self, $($argument: $type,)* stream: &Stream) -> Outcome {
+            // These are the arguments of nccl.h.
+            $(#[allow(clippy::too_many_arguments)]
+            pub fn $name(&self, $($argument: $type,)* stream: &Stream) -> Outcome {
                 // SAFETY: the note above this macro.
                 self.check($symbol, unsafe { (self.nccl.$name)($($given,)* self.raw, stream.raw()) })
             })*

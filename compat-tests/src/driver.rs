@@ -89,10 +89,6 @@ impl Buffer {
         Ok(Self { address, bytes })
     }
 
-    pub fn bytes(&self) -> usize {
-        self.bytes
-    }
-
     /// The whole buffer.
     pub fn all(&self) -> Span {
         Span { address: self.address, bytes: self.bytes }
@@ -119,8 +115,6 @@ pub struct Span {
 }
 
 impl Span {
-    pub const NULL: Self = Self { address: 0, bytes: 0 };
-
     pub fn part(self, offset: usize, bytes: usize) -> Self {
         assert!(offset + bytes <= self.bytes, "{bytes} bytes from {offset} of a stretch of {}", self.bytes);
         Self { address: self.address + offset as u64, bytes }

@@ -82,7 +82,6 @@ pub trait Element: Copy {
     fn average(sum: Self::Accumulator, ranks: usize) -> Self;
     /// An input from 64 random bits. Never NaN, infinite or zero for floats.
     fn random(bits: u64, spread: Spread) -> Self;
-    fn read(bytes: &[u8]) -> Self;
     fn write(self, bytes: &mut [u8]);
 }
 
@@ -116,11 +115,6 @@ macro_rules! integer {
             }
             fn random(bits: u64, _: Spread) -> Self {
                 bits as Self
-            }
-            fn read(bytes: &[u8]) -> Self {
-                let mut own = [0; size_of::<Self>()];
-                own.copy_from_slice(bytes);
-                Self::from_le_bytes(own)
             }
             fn write(self, bytes: &mut [u8]) {
                 bytes.copy_from_slice(&self.to_le_bytes());
@@ -176,11 +170,6 @@ macro_rules! float {
             fn random(bits: u64, spread: Spread) -> Self {
                 let exponents = if spread == Spread::Near { $near } else { $wide };
                 Self::from_bits(random_bits(bits, $mantissa, <$bits>::BITS - 1, exponents) as $bits)
-            }
-            fn read(bytes: &[u8]) -> Self {
-                let mut own = [0; size_of::<Self>()];
-                own.copy_from_slice(bytes);
-                Self::from_bits(<$bits>::from_le_bytes(own))
             }
             fn write(self, bytes: &mut [u8]) {
                 bytes.copy_from_slice(&self.to_bits().to_le_bytes());
@@ -250,8 +239,8 @@ macro_rules! small_float {
         }
     };
 }
-small_float!(E4m3, E4M3_VALUES, nan |_| f32::NAN);
-small_float!(E5m2, E5M2_VALUES, nan |code| if code == 0x7c { f32::INFINITY } else { f32::NAN });
+small_float!(E4m3, E4M3_VALUES, nan | _ | f32::NAN);
+small_float!(E5m2, E5M2_VALUES, nan | code | if code == 0x7c { f32::INFINITY } else { f32::NAN });
 
 float!(f16, f32, u16, mantissa 10, near (12, 17), wide (0, 30), f16::to_f32, f16::from_f32);
 float!(bf16, f32, u16, mantissa 7, near (123, 130), wide (0, 254), bf16::to_f32, bf16::from_f32);
@@ -291,7 +280,9 @@ mod tests {
         for (code, value) in [(0x00, 0.0), (0x01, 0.001953125), (0x08, 0.015625), (0x38, 1.0), (0x7e, 448.0), (0xb8, -1.0)] {
             assert_eq!(E4m3(code).to_f32(), value, "e4m3 {code:#x}");
         }
-        for (code, value) in [(0x01, 2f32.powi(-16)), (0x04, 2f32.powi(-14)), (0x3c, 1.0), (0x3d, 1.25), (0x7b, 57344.0), (0x7c, f32::INFINITY)] {
+        for (code, value) in
+            [(0x01, 2f32.powi(-16)), (0x04, 2f32.powi(-14)), (0x3c, 1.0), (0x3d, 1.25), (0x7b, 57344.0), (0x7c, f32::INFINITY)]
+        {
             assert_eq!(E5m2(code).to_f32(), value, "e5m2 {code:#x}");
         }
         assert!(E4m3(0x7f).to_f32().is_nan() && E4m3(0xff).to_f32().is_nan() && E5m2(0x7d).to_f32().is_nan());

@@ -82,6 +82,11 @@ impl Config {
             graph_stream_ordering: UNDEFINED,
         }
     }
+
+    /// Makes it look like memory that no initialiser has seen.
+    pub fn spoil_magic(&mut self) {
+        self.magic = 0;
+    }
 }
 
 macro_rules! functions {

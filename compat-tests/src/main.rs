@@ -3,20 +3,28 @@
 //! The program needs no CUDA to build or start; driver and library are opened by the ranks, which are forked. It ends with the count of checks
 //! that passed and failed, and its exit status is 1 if any failed, 2 if it could not run.
 
+mod badinput;
 mod board;
 mod cases;
 mod check;
 mod communicator;
+mod disagreement;
 mod driver;
 mod element;
+mod exercise;
+mod graph;
+mod group;
 mod library;
+mod lifecycle;
 mod matrix;
 mod options;
+mod order;
 mod outcome;
 mod ranks;
 mod reference;
 mod report;
 
+use check::Check;
 use clap::Parser;
 use options::Options;
 use ranks::Place;
@@ -43,10 +51,36 @@ fn run(options: &Options) -> Result<Tally, String> {
     if let Some(folder) = &options.emulator {
         start_again(folder)?;
     }
-    let mut tally = Tally::default();
+    let checks: Vec<Check> =
+        [order::checks(), group::checks(), graph::checks(), lifecycle::checks(), badinput::checks()].into_iter().flatten().collect();
+    let chosen: Vec<&Check> = checks.iter().filter(|check| options.wants(check.part, check.name)).collect();
+    if !options.wants_part("matrix") && chosen.is_empty() {
+        return Err(format!("no check is called {}; --list names them all", options.only.join(" or ")));
+    }
+    if options.list {
+        println!("matrix");
+        checks.iter().for_each(|check| println!("{}/{}", check.part, check.name));
+        return Ok(Tally::default());
+    }
     let place = Place { library: library(options)?, gpus: options.gpus.max(1), patience: options.patience };
+    let found = ranks::probe(&place)?;
+    println!(
+        "{}: NCCL version {} on {} ({} GPU(s)), seed {}",
+        place.library.display(),
+        found.version,
+        found.device,
+        found.devices,
+        options.seed
+    );
+    if place.gpus > found.devices {
+        return Err(format!("--gpus {} but the driver has {}", place.gpus, found.devices));
+    }
+    let mut tally = Tally::default();
     if options.wants_part("matrix") {
         tally.add(&matrix::check(&place, options));
+    }
+    for check in chosen {
+        tally.add(&check.run(&place, options));
     }
     Ok(tally)
 }
@@ -55,9 +89,9 @@ fn run(options: &Options) -> Result<Tally, String> {
 fn library(options: &Options) -> Result<PathBuf, String> {
     let path = match &options.library {
         Some(path) => path.clone(),
-        None => {
-            std::env::current_exe().map_err(|error| format!("cannot tell where this program lies: {error}"))?.with_file_name("libmkernel.so")
-        }
+        None => std::env::current_exe()
+            .map_err(|error| format!("cannot tell where this program lies: {error}"))?
+            .with_file_name("libmkernel.so"),
     };
     path.canonicalize().map_err(|error| format!("cannot find the library {}: {error} (name it with --library)", path.display()))
 }

@@ -30,7 +30,13 @@ pub fn check(place: &Place, options: &Options) -> Tally {
     let words = format!("--only matrix {}", options.matrix_words());
     let mut tally = run_all(place, options, all, &words, "matrix");
     if options.huge {
-        tally.add(&run_all(place, options, cases::huge(options.seed), &format!("--only matrix --huge --cases 0 --seed {}", options.seed), "matrix, huge"));
+        tally.add(&run_all(
+            place,
+            options,
+            cases::huge(options.seed),
+            &format!("--only matrix --huge --cases 0 --seed {}", options.seed),
+            "matrix, huge",
+        ));
     }
     tally
 }
@@ -88,7 +94,8 @@ fn run_batch(place: &Place, options: &Options, batch: &[Case], words: &str, tall
             return;
         }
         // A batch that was cut short in a case whose failure another rank wrote down under a later number goes on behind the later one.
-        let ended_in = failures.keys().map(|number| *number as usize).filter(|_| report.cut_short).max().map_or(ended_in, |last| last.max(ended_in));
+        let ended_in =
+            failures.keys().map(|number| *number as usize).filter(|_| report.cut_short).max().map_or(ended_in, |last| last.max(ended_in));
         let failed = failures.keys().filter(|number| (1..=ended_in).contains(&(**number as usize))).count();
         tally.failed += failed;
         tally.passed += ended_in.min(rest.len()) - failed;

@@ -118,7 +118,8 @@ mod tests {
 
     #[test]
     fn the_words_choose_the_same_cases() {
-        let options = Options::parse_from(["conformance", "--seed", "7", "--ranks", "2,3", "--how", "threads", "--counts", "zero,small-odd"]);
+        let options =
+            Options::parse_from(["conformance", "--seed", "7", "--ranks", "2,3", "--how", "threads", "--counts", "zero,small-odd"]);
         let words = options.matrix_words();
         let again = Options::parse_from(std::iter::once("conformance").chain(words.split(' ')));
         assert_eq!((again.seed, again.ranks, again.how, again.counts), (options.seed, options.ranks, options.how, options.counts));

@@ -12,6 +12,7 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// What the ranks of a check are.
@@ -42,6 +43,34 @@ pub struct Place {
     pub patience: f64,
 }
 
+/// What the driver and the library say of themselves.
+#[derive(Debug)]
+pub struct Found {
+    pub version: i32,
+    pub device: String,
+    pub devices: usize,
+}
+
+/// Asks a forked process, so that this one stays free of CUDA. Fails if there is nothing to check, or nothing to check it on.
+pub fn probe(place: &Place) -> Result<Found, String> {
+    const VERSION: usize = 0;
+    const DEVICES: usize = 1;
+    let body = |rank: &Rank| {
+        rank.board().word(VERSION).store(rank.nccl.version()? as u64, Ordering::Release);
+        rank.board().word(DEVICES).store(driver::open()? as u64, Ordering::Release);
+        println!("{}", driver::device_name(0)?);
+        Ok(())
+    };
+    let job = Job { ranks: 1, how: How::Processes, environment: &[], limit: Duration::from_secs(60), body: &body };
+    let report = run(place, &job);
+    if let Some(record) = report.failures.first() {
+        return Err(record.text.clone());
+    }
+    let [version, devices] = [VERSION, DEVICES].map(|index| report.words.get(index).copied().unwrap_or_default());
+    let device = report.output.lines().last().unwrap_or("an unnamed device").to_owned();
+    Ok(Found { version: version as i32, device, devices: devices as usize })
+}
+
 /// What to run.
 pub struct Job<'a> {
     pub ranks: usize,
@@ -66,13 +95,14 @@ pub struct Report {
     pub last_case: u32,
     /// What the ranks wrote to stdout and stderr.
     pub output: String,
+    /// The board's words at the end.
+    pub words: Vec<u64>,
 }
 
 /// One rank of a running check.
 pub struct Rank {
     pub rank: usize,
     pub ranks: usize,
-    pub how: How,
     pub nccl: &'static Nccl,
     board: Board,
     next_id: Cell<usize>,
@@ -124,7 +154,7 @@ fn run_rank(place: &Place, job: &Job, board: Board, rank: usize) {
         driver::open()?;
         driver::bind(rank % place.gpus)?;
         let nccl = Nccl::open(&place.library)?;
-        (job.body)(&Rank { rank, ranks: board.ranks(), how: job.how, nccl, board, next_id: Cell::new(0) })?;
+        (job.body)(&Rank { rank, ranks: board.ranks(), nccl, board, next_id: Cell::new(0) })?;
         // A rank that ended now would take away memory that its peers may still read.
         board.barrier(rank)
     };
@@ -155,7 +185,9 @@ fn live(place: &Place, job: &Job, board: Board, output: &File, ranks: &[usize]) 
         libc::dup2(output.as_raw_fd(), 1);
         libc::dup2(output.as_raw_fd(), 2);
     }
-    for (name, value) in job.environment {
+    // NCCL itself refuses several ranks on a GPU without this.
+    let several = ("NCCL_MULTI_RANK_GPU_ENABLE", "1".to_owned());
+    for (name, value) in std::iter::once(&several).chain(job.environment) {
         // SAFETY: this process has one thread.
         unsafe { std::env::set_var(name, value) };
     }
@@ -249,6 +281,7 @@ fn attempt(place: &Place, job: &Job) -> Outcome<Report> {
     if output.seek(SeekFrom::Start(0)).is_ok() && output.read_to_end(&mut bytes).is_ok() {
         report.output = String::from_utf8_lossy(&bytes).into_owned();
     }
+    report.words = board.words();
     // SAFETY: the children have ended, and this was the last use here.
     unsafe { board.release() };
     Ok(report)
@@ -269,8 +302,12 @@ fn watch(place: &Place, job: &Job, board: &Board, children: &mut [Child]) -> Rep
         let running = children.iter_mut().filter_map(|child| (!child.poll()).then_some(())).count();
         for child in children.iter().filter(|child| child.ended.is_some_and(|status| status != 0)) {
             if !board.failed() {
-                let doing: Vec<_> = child.ranks.iter().filter(|rank| !board.finished(**rank)).map(|rank| board.what_it_does(*rank)).collect();
-                board.record(child.ranks[0], &format!("its process {} ({})", describe_end(child.ended.unwrap_or_default()), doing.join("; ")));
+                let doing: Vec<_> =
+                    child.ranks.iter().filter(|rank| !board.finished(**rank)).map(|rank| board.what_it_does(*rank)).collect();
+                board.record(
+                    child.ranks[0],
+                    &format!("its process {} ({})", describe_end(child.ended.unwrap_or_default()), doing.join("; ")),
+                );
                 board.set_failed();
             }
         }

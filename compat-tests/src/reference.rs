@@ -52,11 +52,7 @@ pub fn places(case: &Case, rank: usize) -> Places {
         Operation::Gather | Operation::Scatter => ((Which::First, 0), (Which::Second, 0)),
         _ => ((Which::First, 0), (Which::First, 0)),
     };
-    let elements = if input.0 == output.0 {
-        [case.send_count().max(case.recv_count()), 0]
-    } else {
-        [case.send_count(), case.recv_count()]
-    };
+    let elements = if input.0 == output.0 { [case.send_count().max(case.recv_count()), 0] } else { [case.send_count(), case.recv_count()] };
     Places { input, output, elements }
 }
 
@@ -240,7 +236,7 @@ mod tests {
         let elements = places(case, rank).elements[which as usize];
         let mut bytes = vec![0; elements * 4];
         Expected::after(case, rank, 0, which, 0xee).write(0, &mut bytes);
-        bytes.chunks_exact(4).map(i32::read).collect()
+        bytes.chunks_exact(4).map(|word| i32::from_le_bytes(word.try_into().unwrap())).collect()
     }
 
     fn inputs(case: &Case, rank: usize) -> Vec<i32> {
@@ -282,7 +278,7 @@ mod tests {
     #[test]
     fn a_premultiplied_sum_uses_every_ranks_own_scalar() {
         let case = case(|case| case.redop = Redop::PreMulHost);
-        let scalars: Vec<_> = (0..3).map(|rank| i32::read(&scalar(&case, rank))).collect();
+        let scalars: Vec<_> = (0..3).map(|rank| i32::from_le_bytes(scalar(&case, rank).try_into().unwrap())).collect();
         let sum = (0..3).fold(0i32, |sum, rank| sum.wrapping_add(inputs(&case, rank)[4].wrapping_mul(scalars[rank])));
         assert_eq!(content(&case, 0, Which::Second)[4], sum);
         assert_ne!(scalars[0], scalars[1]);
@@ -312,7 +308,9 @@ mod tests {
         let mut bytes = vec![0; 1000];
         expected.write(0, &mut bytes);
         let hop_by_hop = |element: usize| {
-            (0..8).map(|rank| input::<half::bf16>(&case, input_base(&case, 0, rank), element)).reduce(|a, b| half::bf16::from_f32(a.to_f32() + b.to_f32()))
+            (0..8)
+                .map(|rank| input::<half::bf16>(&case, input_base(&case, 0, rank), element))
+                .reduce(|a, b| half::bf16::from_f32(a.to_f32() + b.to_f32()))
         };
         assert!((0..500).any(|at| hop_by_hop(at).unwrap().to_bits().to_le_bytes() != bytes[at * 2..at * 2 + 2]));
     }
