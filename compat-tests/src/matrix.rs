@@ -7,7 +7,7 @@ use crate::cases::{self, Case, Cover, Launch, Operation, Redop, mix};
 use crate::communicator::{Comm, MAX, SUM};
 use crate::driver::{Buffer, CaptureMode, Span, Stream};
 use crate::options::Options;
-use crate::outcome::{Context, Outcome, Stop};
+use crate::outcome::Outcome;
 use crate::ranks::{How, Job, Place, Rank, run};
 use crate::reference::{Expected, Places, Which, places, scalar};
 use crate::report::{self, Tally};
@@ -137,7 +137,7 @@ fn run_cases(rank: &Rank, cases: &[Case]) -> Outcome {
     comm.destroy()
 }
 
-/// Runs one case. Wrong results are written down and the batch goes on; failed calls end it.
+/// Runs one case. Wrong results are written down and the batch goes on; failed calls of the library end it.
 fn run_case(rank: &Rank, comm: &Comm, stream: &Stream, case: &Case, buffers: &[Buffer; 2], scalars: &Buffer) -> Outcome {
     let me = rank.rank;
     let layout = places(case, me);
@@ -159,6 +159,7 @@ fn run_case(rank: &Rank, comm: &Comm, stream: &Stream, case: &Case, buffers: &[B
     };
     // The inputs of each run. The same ones twice must give the same bits; a replay must also see new ones.
     let runs: &[u32] = if graph.is_some() { &[0, 0, 1] } else { &[0, 0] };
+    let mut wrong = false;
     for (number, inputs) in runs.iter().enumerate() {
         let poison = mix(case.seed.rotate_left(number as u32 + 1)) as u8;
         for field in &fields {
@@ -174,9 +175,11 @@ fn run_case(rank: &Rank, comm: &Comm, stream: &Stream, case: &Case, buffers: &[B
             Some(graph) => graph.launch(stream)?,
         }
         for field in &fields {
-            if let Err(Stop::Failed(text)) = compare(stream, case, me, *inputs, field, poison) {
+            let difference = compare(stream, case, me, *inputs, field, poison)?;
+            // One text a case is enough, but every run is made: the other ranks make it, too.
+            if let (Some(text), false) = (difference, wrong) {
+                wrong = true;
                 rank.record(&format!("run {number}: {text}"));
-                return Ok(());
             }
         }
     }
@@ -242,12 +245,12 @@ fn enqueue(comm: &Comm, stream: &Stream, case: &Case, layout: &Places, fields: &
     }
 }
 
-/// Reads a field back and compares elements and guard zones.
-fn compare(stream: &Stream, case: &Case, rank: usize, inputs: u32, field: &Field, poison: u8) -> Outcome {
-    let name = || match (case.in_place, field.which) {
-        (true, Which::First) => "the buffer".to_owned(),
-        (false, Which::First) => "the send buffer".to_owned(),
-        (_, Which::Second) => "the receive buffer".to_owned(),
+/// Reads a field back and compares elements and guard zones; says what is wrong.
+fn compare(stream: &Stream, case: &Case, rank: usize, inputs: u32, field: &Field, poison: u8) -> Outcome<Option<String>> {
+    let name = match (case.in_place, field.which) {
+        (true, Which::First) => "the buffer",
+        (false, Which::First) => "the send buffer",
+        (_, Which::Second) => "the receive buffer",
     };
     let mut content = vec![0; field.span.bytes];
     stream.download(field.span, &mut content)?;
@@ -255,23 +258,20 @@ fn compare(stream: &Stream, case: &Case, rank: usize, inputs: u32, field: &Field
     let (elements, behind) = rest.split_at(field.bytes);
     // Elements first: wrong elements beside a broken guard tell more than the guard.
     if let Err(difference) = Expected::after(case, rank, inputs, field.which, poison).compare(elements) {
-        let total = field.bytes / case.dtype.size();
         let hex = |bytes: &[u8]| bytes.iter().rev().map(|byte| format!("{byte:02x}")).collect::<String>();
         let poisoned = if difference.got.iter().all(|byte| *byte == poison) { " (still the poison)" } else { "" };
-        return Err(Stop::Failed(format!(
-            "element {} of {total} is 0x{}{poisoned}, expected 0x{}; {} elements are wrong",
+        return Ok(Some(format!(
+            "{name}: element {} of {} is 0x{}{poisoned}, expected 0x{}; {} elements are wrong",
             difference.element,
+            field.bytes / case.dtype.size(),
             hex(&difference.got),
             hex(&difference.want),
             difference.wrong
-        )))
-        .context(name);
+        )));
     }
     if let Some(at) = before.iter().rposition(|byte| *byte != poison) {
-        return Err(Stop::Failed(format!("byte {} before it was overwritten with {:#04x}", before.len() - at, before[at]))).context(name);
+        return Ok(Some(format!("{name}: byte {} before it was overwritten with {:#04x}", before.len() - at, before[at])));
     }
-    if let Some(at) = behind.iter().position(|byte| *byte != poison) {
-        return Err(Stop::Failed(format!("byte {at} behind it was overwritten with {:#04x}", behind[at]))).context(name);
-    }
-    Ok(())
+    let at = behind.iter().position(|byte| *byte != poison);
+    Ok(at.map(|at| format!("{name}: byte {at} behind it was overwritten with {:#04x}", behind[at])))
 }
