@@ -46,6 +46,8 @@ struct Slot {
     finished: AtomicBool,
     at_barrier: AtomicBool,
     case: AtomicU32,
+    /// Grows with every sign of life.
+    steps: AtomicU32,
     doing: Text<256>,
 }
 
@@ -171,9 +173,15 @@ impl Board {
         self.wait_until("another rank's word", || self.word(index).load(Ordering::Acquire) >= value)
     }
 
-    /// Says what a rank is about to do, for the report of a hang.
+    /// Says what a rank is about to do, for the report of a hang; also the sign of life that time limits look for.
     pub fn doing(&self, rank: usize, text: &str) {
         self.shared.slots[rank].doing.set(text);
+        self.shared.slots[rank].steps.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Signs of life so far.
+    pub fn steps(&self, rank: usize) -> u32 {
+        self.shared.slots[rank].steps.load(Ordering::Relaxed)
     }
 
     pub fn what_it_does(&self, rank: usize) -> String {

@@ -36,7 +36,8 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let options = Options::parse();
     match run(&options) {
-        Ok(tally) => {
+        Ok(None) => ExitCode::SUCCESS,
+        Ok(Some(tally)) => {
             println!("{}", tally.words());
             if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
@@ -47,7 +48,8 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(options: &Options) -> Result<Tally, String> {
+/// Runs what is asked for. `None`: nothing was to be run.
+fn run(options: &Options) -> Result<Option<Tally>, String> {
     if let Some(folder) = &options.emulator {
         start_again(folder)?;
     }
@@ -60,7 +62,7 @@ fn run(options: &Options) -> Result<Tally, String> {
     if options.list {
         println!("matrix");
         checks.iter().for_each(|check| println!("{}/{}", check.part, check.name));
-        return Ok(Tally::default());
+        return Ok(None);
     }
     let place = Place { library: library(options)?, gpus: options.gpus.max(1), patience: options.patience };
     let found = ranks::probe(&place)?;
@@ -82,7 +84,7 @@ fn run(options: &Options) -> Result<Tally, String> {
     for check in chosen {
         tally.add(&check.run(&place, options));
     }
-    Ok(tally)
+    Ok(Some(tally))
 }
 
 /// The library to check, as a path that does not depend on the working directory.

@@ -61,45 +61,41 @@ fn run_all(place: &Place, options: &Options, all: Vec<Case>, words: &str, title:
 }
 
 fn run_batch(place: &Place, options: &Options, batch: &[Case], words: &str, tally: &mut Tally) {
-    let mut rest = batch;
+    let mut rest = batch.to_vec();
     while let Some(first) = rest.first() {
         let largest = rest.iter().map(Case::bytes).max().unwrap_or_default();
         // A case of the usual sizes takes a second at the very most; huge ones are limited by the host's arithmetic.
         let limit = Duration::from_secs(30 + (largest >> 30) as u64 * 60);
-        let body = |rank: &Rank| run_cases(rank, rest);
+        let body = |rank: &Rank| run_cases(rank, &rest);
         let report = run(place, &Job { ranks: first.ranks, how: first.how, environment: &[], limit, body: &body });
-        if options.verbose {
-            report::output(&report, true);
-        }
-        let mut failures: BTreeMap<u32, Vec<String>> = BTreeMap::new();
-        for record in &report.failures {
-            failures.entry(record.case).or_default().push(format!("rank {}: {}", record.rank, record.text));
+        if options.verbose || report.cut_short {
+            report::output(&report, options.verbose);
         }
         // Case numbers of a batch count from 1; 0 is what came before the first.
-        let ended_in = if report.cut_short { report.last_case as usize } else { rest.len() };
+        let mut failures: BTreeMap<usize, Vec<String>> = BTreeMap::new();
+        for record in &report.failures {
+            failures.entry(record.case as usize).or_default().push(format!("rank {}: {}", record.rank, record.text));
+        }
         for (number, texts) in &failures {
-            let title = match number.checked_sub(1).and_then(|at| rest.get(at as usize)) {
+            let case = number.checked_sub(1).and_then(|at| rest.get(at));
+            let title = match case {
                 Some(case) => format!("matrix case {}: {case}", case.index),
                 None => format!("matrix: {} ranks as {}, before the first case", first.ranks, first.how.name()),
             };
-            let index = number.checked_sub(1).and_then(|at| rest.get(at as usize)).unwrap_or(first).index;
+            let index = case.unwrap_or(first).index;
             report::failure(&title, &texts[..texts.len().min(4)], &format!("conformance {words} --case {index}"));
         }
-        if report.cut_short && !options.verbose {
-            report::output(&report, false);
-        }
-        if report.cut_short && failures.keys().all(|number| *number == 0) {
+        let failed = failures.keys().filter(|number| **number > 0).count();
+        if report.cut_short && failed == 0 {
             // Nothing was run, and nothing says that another attempt would come further.
             tally.failed += rest.len();
             return;
         }
-        // A batch that was cut short in a case whose failure another rank wrote down under a later number goes on behind the later one.
-        let ended_in =
-            failures.keys().map(|number| *number as usize).filter(|_| report.cut_short).max().map_or(ended_in, |last| last.max(ended_in));
-        let failed = failures.keys().filter(|number| (1..=ended_in).contains(&(**number as usize))).count();
+        // Cases from the one that some rank was in when the batch ended are run again, but for those that failed.
+        let complete = if report.cut_short { (report.last_case as usize).saturating_sub(1) } else { rest.len() };
         tally.failed += failed;
-        tally.passed += ended_in.min(rest.len()) - failed;
-        rest = &rest[ended_in.min(rest.len())..];
+        tally.passed += (1..=complete).filter(|number| !failures.contains_key(number)).count();
+        rest = (complete + 1..=rest.len()).filter(|number| !failures.contains_key(number)).map(|number| rest[number - 1].clone()).collect();
     }
 }
 

@@ -76,7 +76,7 @@ pub struct Job<'a> {
     pub ranks: usize,
     pub how: How,
     pub environment: &'a [(&'a str, String)],
-    /// Without any rank beginning a new case for this long, the ranks are stuck.
+    /// Without a sign of life (`Rank::doing`) from any rank for this long, the ranks are stuck.
     pub limit: Duration,
     pub body: &'a (dyn Fn(&Rank) -> Outcome + Sync),
 }
@@ -117,7 +117,7 @@ impl Rank {
         &self.board
     }
 
-    /// Says what comes next, for the report of a hang.
+    /// Says what comes next, for the report of a hang, and is a sign of life.
     pub fn doing(&self, text: &str) {
         self.board.doing(self.rank, text);
     }
@@ -292,7 +292,7 @@ fn watch(place: &Place, job: &Job, board: &Board, children: &mut [Child]) -> Rep
     /// How long ranks may go on after one has failed.
     const GRACE: Duration = Duration::from_secs(3);
     let limit = job.limit.mul_f64(place.patience);
-    let progress = || (0..job.ranks).map(|rank| (board.case(rank), board.finished(rank))).collect::<Vec<_>>();
+    let progress = || (0..job.ranks).map(|rank| (board.steps(rank), board.finished(rank))).collect::<Vec<_>>();
     let (mut seen, mut since) = (progress(), Instant::now());
     let mut failed_since = None;
     let mut report = Report::default();
