@@ -68,9 +68,6 @@ fn run_batch(place: &Place, options: &Options, batch: &[Case], words: &str, tall
         let limit = Duration::from_secs(30 + (largest >> 30) as u64 * 60);
         let body = |rank: &Rank| run_cases(rank, &rest);
         let report = run(place, &Job { ranks: first.ranks, how: first.how, environment: &[], limit, body: &body });
-        if options.verbose || report.cut_short {
-            report::output(&report, options.verbose);
-        }
         // Case numbers of a batch count from 1; 0 is what came before the first.
         let mut failures: BTreeMap<usize, Vec<String>> = BTreeMap::new();
         for record in &report.failures {
@@ -84,6 +81,9 @@ fn run_batch(place: &Place, options: &Options, batch: &[Case], words: &str, tall
             };
             let index = case.unwrap_or(first).index;
             report::failure(&title, &texts[..texts.len().min(4)], &format!("conformance {words} --case {index}"));
+        }
+        if options.verbose || report.cut_short {
+            report::output(&report, options.verbose);
         }
         let failed = failures.keys().filter(|number| **number > 0).count();
         if report.cut_short && failed == 0 {
