@@ -51,7 +51,7 @@ perf() {
 torchrun() {
   local name=$1 limit=$2 processes=$3 script=$4
   shift 4
-  if ! python3 -c 'import torch' 2>/dev/null; then
+  if ! has_torch; then
     skip "$name" "python3 has no torch"
     return 0
   fi
