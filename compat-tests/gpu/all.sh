@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# One visit to the GPU machine: the quick form of every test here, within a budget, with logs in $OUT.
+# One visit to the GPU machine: the quick form of every test here, within a budget, with logs in $OUT. It prints
+# failures and totals; the logs hold every line.
 #
 #   all.sh [--budget SECONDS] [PART ...]
 #
@@ -20,7 +21,7 @@ while [ $# -gt 0 ]; do
   esac
 done
 [ ${#parts[@]} -gt 0 ] || parts=(torch onegpu nccl-tests environment)
-export OUT=${OUT:-/tmp/mkernel-gpu/logs}
+export OUT=${OUT:-/tmp/mkernel-gpu/logs} TERSE=1
 mkdir -p "$OUT"
 
 weight() { case $1 in nccl-tests) echo 4 ;; torch | environment) echo 3 ;; *) echo 2 ;; esac; }

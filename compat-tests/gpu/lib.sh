@@ -8,7 +8,8 @@
 # Settings, all optional:
 #   MKERNEL_LIB   the library under test (default .carry/libmkernel.so, else target/release/libmkernel.so)
 #   CARRY         the folder with prebuilt programs (default .carry)
-#   OUT           the folder for logs (default a fresh one under /tmp); each script writes OUT/NAME.log
+#   OUT           the folder for logs (default /tmp/mkernel-gpu/logs); each script writes OUT/NAME.log
+#   TERSE         print failures and totals only; the log has everything
 
 set -u
 gpu_tests=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -26,6 +27,7 @@ budget=0
 quick=0
 log=/dev/null
 step_number=0
+hangs=0
 step_output=$scratch/step.$$
 
 # start NAME [--budget SECONDS] [--quick] ...: opens the log and reads the common options; the rest lands in `arguments`.
@@ -51,9 +53,12 @@ start() {
 
 say() { printf '%s\n' "$*" | tee -a "$log"; }
 
-pass() { passed=$((passed + 1)); say "ok    $1"; }
+# What only a reader of the log needs when many scripts run in one visit (TERSE=1, set by all.sh).
+detail() { if [ -n "${TERSE:-}" ]; then printf '%s\n' "$*" >>"$log"; else say "$*"; fi; }
+
+pass() { passed=$((passed + 1)); detail "ok    $1"; }
 fail() { failed=$((failed + 1)); failures+=("$1"); say "FAIL  $1${2:+: $2}"; }
-skip() { skipped=$((skipped + 1)); skip_reasons+=("${2:-no reason given}"); say "skip  $1: ${2:-}"; }
+skip() { skipped=$((skipped + 1)); skip_reasons+=("${2:-no reason given}"); detail "skip  $1: ${2:-}"; }
 
 # Seconds left of the script's budget (a large number without one).
 left() {
@@ -70,7 +75,8 @@ finish() {
   fi
   say "# $script took $((SECONDS - started)) s"
   say "$summary"
-  [ "$failed" -eq 0 ]
+  # A run in which nothing passed has shown nothing.
+  [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
 }
 
 # Runs a command with a time limit and its output in $step_output; returns its status, 124 when it ran out of time.
@@ -83,9 +89,26 @@ limited() {
   local mark="$script.$$.$step_number"
   MKERNEL_TEST_STEP=$mark timeout -k 5 "$limit" "$@" >"$step_output" 2>&1 </dev/null || status=$?
   [ "$status" -eq 137 ] && status=124
+  [ "$status" -eq 124 ] && hangs=$((hangs + 1))
   sweep "MKERNEL_TEST_STEP=$mark"
   { printf -- '---- %s (status %d, limit %s s): ' "$mark" "$status" "$limit"; printf '%q ' "$@"; printf '\n'; cat "$step_output"; } >>"$log"
   return "$status"
+}
+
+# The limit for the next step: what is left of the budget at most, and little once several steps have hung, because a
+# library that hangs everywhere need not be waited for everywhere.
+capped() {
+  local limit=$1 remaining
+  remaining=$(left)
+  [ "$hangs" -ge 3 ] && [ "$limit" -gt 30 ] && limit=30
+  [ "$limit" -gt "$remaining" ] && limit=$remaining
+  echo "$limit"
+}
+
+# The end of a failed step's output, without what mpirun says about any failed job.
+show_end() {
+  grep -vE '^-+$|^$|mpirun detected|^the job to be|^Primary job|^a non-zero exit code|^ *(Process name|Exit code):' "$step_output" |
+    tail -n 12 | cut -c1-300 | sed 's/^/      | /'
 }
 
 # Kills the processes that were started with this NAME=VALUE in their environment.
@@ -99,24 +122,26 @@ sweep() {
 }
 
 # step NAME LIMIT COMMAND...: one test that passes when the command ends with status 0.
-# step_check NAME LIMIT CHECK COMMAND...: and when the function CHECK accepts the output file. CHECK prints why not.
+# step_check NAME LIMIT CHECK COMMAND...: and when the function CHECK accepts the output file. CHECK prints why not, or a
+# few words about how it went.
+# Both return 0 only when the step passed.
 step() {
   local name=$1 limit=$2
   shift 2
   step_check "$name" "$limit" true "$@"
 }
 step_check() {
-  local name=$1 limit=$2 check=$3 remaining status=0 reason
+  local name=$1 limit=$2 check=$3 remaining status=0 reason=
   shift 3
   remaining=$(left)
   if [ "$remaining" -lt 5 ]; then
     skip "$name" "out of budget"
-    return 0
+    return 1
   fi
-  [ "$limit" -gt "$remaining" ] && limit=$remaining
+  limit=$(capped "$limit")
   limited "$limit" "$@" || status=$?
   if [ "$status" -eq 0 ] && reason=$($check "$step_output"); then
-    pass "$name"
+    pass "$name${reason:+: $reason}"
     return 0
   fi
   if [ "$status" -eq 124 ]; then
@@ -125,13 +150,13 @@ step_check() {
       # The limit was the budget's, so this says nothing about the library.
       skip "$name" "cut off by the budget"
       mps_restart
-      return 0
+      return 1
     fi
   elif [ "$status" -ne 0 ]; then
     reason="status $status"
   fi
   fail "$name" "$reason"
-  tail -n 12 "$step_output" | sed 's/^/      | /'
+  show_end
   # A fault or a killed rank can leave the MPS server unusable for everybody after it.
   mps_restart
   return 1
@@ -147,7 +172,7 @@ suite() {
     skip "$name" "out of budget"
     return 0
   fi
-  [ "$limit" -gt "$remaining" ] && limit=$remaining
+  limit=$(capped "$limit")
   limited "$limit" "$@" || status=$?
   counts=$(grep -oE '[0-9]+ passed, [0-9]+ failed' "$step_output" | tail -n 1)
   if [ "$status" -eq 124 ] && [ "$(left)" -le 1 ]; then
@@ -158,7 +183,7 @@ suite() {
   if [ -z "$counts" ]; then
     if [ "$status" -eq 124 ]; then counts="no end within $limit s"; else counts="status $status and no count"; fi
     fail "$name" "$counts after $(grep -c '^ok ' "$step_output") cases, the last line: $(grep -E '^(ok|FAIL|skip) ' "$step_output" | tail -n 1)"
-    tail -n 12 "$step_output" | sed 's/^/      | /'
+    show_end
     mps_restart
     return 1
   fi
@@ -240,6 +265,9 @@ unpack() {
     touch "$scratch/$1/.unpacked"
   fi
 }
+
+# Whether python3 has PyTorch. (`import torch` alone would be content with the folder torch/ here.)
+has_torch() { python3 -c 'import torch.distributed.run' 2>/dev/null; }
 
 # A port that nothing listens on at the moment.
 free_port() {

@@ -141,8 +141,7 @@ if wanted link; then
   run ours "$first" all_reduce "as libnccl.so.2" 60 -b 8 -e 16M -f 16
 fi
 
-say ""
-say "$(printf '%-34s %10s %12s %14s %10s' "run" "us <= 4KB" "largest B" "us at largest" "best busbw")"
-say "$(cat "$table")"
+detail "$(printf '%-34s %10s %12s %14s %10s' "run" "us <= 4KB" "largest B" "us at largest" "best busbw")"
+detail "$(cat "$table")"
 rm -f "$table"
 finish

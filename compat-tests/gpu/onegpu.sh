@@ -3,8 +3,9 @@
 #
 #   onegpu.sh [--budget SECONDS] [--quick]
 #
-# A run passes when it ends, and its last column (wrong elements) is 0 in every row. One more check holds the only
-# speed limit of this stage: 4 ranks, 4 KB, back to back, at most 20 us.
+# A run passes when it ends, and its last column (wrong elements) is 0 in every row; its line then says the time of one
+# operation at each size (the median in mode loaded). One more check holds the only speed limit of this stage:
+# 4 ranks, 4 KB, back to back, at most 20 us.
 # The program is .carry/onegpu_perf, built from shared/bench/onegpu_perf.cu by pack.sh.
 # shellcheck source=lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -19,29 +20,32 @@ if [ ! -x "$program" ]; then
 fi
 chmod +x "$program"
 
+# Says the time per operation at each size, unless an element is wrong.
 rows_are_right() {
   awk '
-    /^ *[0-9]+ +[0-9.-]+ / && NF == 6 { rows++; if ($6 != 0) { wrong++; if (!first) first = $0 } }
+    function size(bytes) { return bytes >= 1048576 ? bytes / 1048576 " MB" : bytes >= 1024 ? bytes / 1024 " KB" : bytes " B" }
+    /^ *[0-9]+ +[0-9.-]+ / && NF == 6 {
+      rows++
+      times = times (rows > 1 ? ", " : "") size($1) " " $2
+      if ($6 != 0) { wrong++; if (!first) first = $0 }
+    }
     END {
       if (wrong) { print wrong " of " rows " sizes are wrong, first: " first; exit 1 }
       if (!rows) { print "no row in the output"; exit 1 }
+      print times " us"
     }' "$1"
 }
 fast_enough() {
-  rows_are_right "$1" && awk '/^ *4096 / { if ($2 + 0 > 20) { print $2 " us is more than 20"; exit 1 } found = 1 } END { if (!found) { print "no row for 4096"; exit 1 } }' "$1"
+  rows_are_right "$1" >"$scratch/rows.$$" || { cat "$scratch/rows.$$"; return 1; }
+  awk '/^ *4096 / { if ($2 + 0 > 20) { print $2 " us is more than 20"; exit 1 } found = 1 } END { if (!found) { print "no row for 4096"; exit 1 } }' "$1"
 }
 
-tables=$scratch/tables.$$
-: >"$tables"
 # run RANKS OPERATION TYPE MODE PROCESSES LAST FACTOR ITERATIONS
 run() {
   local name="$2 $3 $4, $1 threads"
   [ "$5" = 1 ] && name="$2 $3 $4, $1 processes"
-  if step_check "$name" 60 rows_are_right env LD_PRELOAD="$MKERNEL_LIB" "$program" \
-    -r "$1" -o "$2" -t "$3" -m "$4" -p "$5" -b 8 -e "$6" -f "$7" -n "$8" -c 1; then
-    { echo "## $name"; grep -v '^# ' "$step_output"; } >>"$tables"
-  fi
-  return 0
+  step_check "$name" 60 rows_are_right env LD_PRELOAD="$MKERNEL_LIB" "$program" \
+    -r "$1" -o "$2" -t "$3" -m "$4" -p "$5" -b 8 -e "$6" -f "$7" -n "$8" -c 1
 }
 
 operations="allreduce allgather reducescatter broadcast alltoall sendrecv"
@@ -92,7 +96,4 @@ for count in 2 4; do
 done
 mps_stop
 
-say ""
-say "$(cat "$tables")"
-rm -f "$tables"
 finish

@@ -10,7 +10,7 @@
 start torch "$@"
 
 find_library
-if ! python3 -c 'import torch' 2>/dev/null; then
+if ! has_torch; then
   skip "PyTorch" "python3 has no torch"
   finish
   exit
