@@ -101,10 +101,10 @@ fn panic_text(panic: &(dyn Any + Send)) -> &str {
 
 /// Keeps the text for `ncclGetLastError` and returns the code.
 ///
-/// (For the lead: NCCL also keeps the first error of an open group, which the outermost `ncclGroupEnd` then returns. Errors that the
-/// core returns it knows of; those found in this layer pass through here only, so `group` needs a `note_error(&Error)` called from here.)
+/// An error inside an open group is also what the outermost `ncclGroupEnd` returns.
 pub fn report(error: &Error) -> RawResult {
     set_last_error(&error.message);
+    crate::group::note_error(error);
     tracing::warn!(target: "CALL", "{error}");
     RawResult(error.code as c_int)
 }

@@ -84,7 +84,8 @@ impl Communicator {
     }
 
     pub fn is_blocking(&self) -> bool {
-        self.config.blocking.unwrap_or(true)
+        // The environment overrides the configuration.
+        crate::env::settings().comm_blocking.or(self.config.blocking).unwrap_or(true)
     }
 
     /// The end of init, on whatever thread ran it.
@@ -160,49 +161,29 @@ impl Communicator {
         group::enqueue(self, op)
     }
 
-    /// Checks an operation against the communicator. Returns the operator it reduces with.
+    /// Checks an operation, whose form the ABI layer has checked, against the communicator. Returns the operator it reduces with.
     pub(crate) fn check(&self, op: &Operation) -> Result<Redop> {
         let ready = self.ready()?;
         if let Some(error) = self.failure() {
             return Err(error);
         }
-        let n = ready.nranks as i32;
-        let name = op.kind.name();
-        if op.root < 0 || op.root >= n {
-            let what = if matches!(op.kind, OpKind::Send | OpKind::Recv) { "peer" } else { "root" };
-            return Err(Error::argument(format!("{name} on rank {}: {what} {} is not a rank of this communicator (0 to {})", ready.rank, op.root, n - 1)));
-        }
-        if op.count.checked_mul(op.dtype.size()).and_then(|b| b.checked_mul(ready.nranks)).is_none_or(|b| b > isize::MAX as usize) {
-            return Err(Error::argument(format!("{name} on rank {}: {} elements of {} are more than memory can hold", ready.rank, op.count, op.dtype.name())));
-        }
         let reduces = matches!(op.kind, OpKind::AllReduce | OpKind::Reduce | OpKind::ReduceScatter);
         let redop = if reduces { lock(&self.redops).find(ready.id, op.redop, op.dtype)? } else { Redop::Builtin(0) };
-        if op.count > 0 {
-            let root = op.root as usize == ready.rank;
-            let (needs_send, needs_recv) = match op.kind {
-                OpKind::AllReduce | OpKind::AllGather | OpKind::ReduceScatter | OpKind::AllToAll => (true, true),
-                OpKind::Broadcast | OpKind::Scatter => (root, true),
-                OpKind::Reduce | OpKind::Gather => (true, root),
-                OpKind::Send => (true, false),
-                OpKind::Recv => (false, true),
-            };
-            for (needed, pointer, which) in [(needs_send, op.send, "send"), (needs_recv, op.recv, "receive")] {
-                if needed && pointer == 0 {
-                    return Err(Error::argument(format!("{name} on rank {}: the {which} buffer is NULL, but there are {} elements", ready.rank, op.count)));
-                }
-                if needed && pointer % op.dtype.size() as u64 != 0 {
-                    return Err(Error::argument(format!(
-                        "{name} on rank {}: the {which} buffer {pointer:#x} is not aligned to its element type {}",
-                        ready.rank,
-                        op.dtype.name()
-                    )));
-                }
-                if needed && crate::env::settings().check_pointers && cuda::pointer_device(pointer) != Some(self.device) {
-                    return Err(Error::argument(format!(
-                        "{name} on rank {}: the {which} buffer {pointer:#x} is not memory of the communicator's device {}",
-                        ready.rank, self.device
-                    )));
-                }
+        // The ABI layer passes on only the buffers that this rank uses.
+        for (pointer, which) in [(op.send, "send"), (op.recv, "receive")] {
+            let name = op.kind.name();
+            if pointer % op.dtype.size() as u64 != 0 {
+                return Err(Error::argument(format!(
+                    "{name} on rank {}: the {which} buffer {pointer:#x} is not aligned to its element type {}",
+                    ready.rank,
+                    op.dtype.name()
+                )));
+            }
+            if pointer != 0 && op.count > 0 && crate::env::settings().check_pointers && cuda::pointer_device(pointer) != Some(self.device) {
+                return Err(Error::argument(format!(
+                    "{name} on rank {}: the {which} buffer {pointer:#x} is not memory of the communicator's device {}",
+                    ready.rank, self.device
+                )));
             }
         }
         Ok(redop)

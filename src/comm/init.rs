@@ -23,6 +23,9 @@ pub fn connect(comm: &Communicator, id: &UniqueId, rank: usize, nranks: usize) -
     reclaim::sweep();
     let started = Instant::now();
     let set = settings();
+    if let Some(error) = crate::env::settings_error() {
+        return Err(error);
+    }
     let gpu = gpu(comm.device)?;
     let loaded = started.elapsed();
     tracing::info!(target: "INIT", "rank {rank} nranks {nranks} cudaDev {} busId {} commId {:#x} - Init START",

@@ -79,6 +79,15 @@ fn close(what: &str) -> Result<Option<Group>> {
     })
 }
 
+/// Remembers an error for the end of this thread's group, if one is open: then nothing of the group runs.
+pub fn note_error(error: &Error) {
+    GROUP.with_borrow_mut(|g| {
+        if g.depth > 0 {
+            g.first_error.get_or_insert_with(|| error.clone());
+        }
+    });
+}
+
 /// One operation: launched at once outside a group, kept for the end inside one.
 pub fn enqueue(comm: &Arc<Communicator>, op: Operation) -> Result<Status> {
     GROUP.with_borrow_mut(|g| {
@@ -86,16 +95,9 @@ pub fn enqueue(comm: &Arc<Communicator>, op: Operation) -> Result<Status> {
         if g.depth == 0 {
             return launch_one(comm, &op, checked?);
         }
-        match checked {
-            Ok(redop) => {
-                g.operations.push(Pending { comm: comm.clone(), op, redop });
-                Ok(Status::Done)
-            }
-            Err(e) => {
-                g.first_error.get_or_insert(e.clone());
-                Err(e)
-            }
-        }
+        // The ABI layer notes the error for the group.
+        g.operations.push(Pending { comm: comm.clone(), op, redop: checked? });
+        Ok(Status::Done)
     })
 }
 
@@ -111,12 +113,11 @@ fn launch_one(comm: &Arc<Communicator>, op: &Operation, redop: Redop) -> Result<
     }
     let ready = comm.ready()?;
     let desc = comm.plan(op, redop)?;
-    let descs = [desc];
-    if order::is_point_to_point(&desc) {
-        order::arrange(&mut descs.to_vec(), ready.rank as i32, ready.nranks as i32)?;
+    if order::is_point_to_point(&desc) && op.root as usize == ready.rank {
+        return Err(order::unpaired(ready.rank as i32, 1, 0));
     }
     let _guard = ready.lane.gpu.context.enter()?;
-    ready.launcher.launch(&ready.lane, Stream(op.stream), &descs)?;
+    ready.launcher.launch(&ready.lane, Stream(op.stream), &[desc])?;
     Ok(Status::Done)
 }
 

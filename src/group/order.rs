@@ -10,6 +10,13 @@ pub fn is_point_to_point(desc: &OpDesc) -> bool {
     desc.kind == OpKind::Send as u8 || desc.kind == OpKind::Recv as u8
 }
 
+/// A transfer between a rank and itself that lacks its other half.
+pub fn unpaired(rank: i32, sends: usize, receives: usize) -> Error {
+    Error::usage(format!(
+        "rank {rank} talks to itself, with {sends} send(s) and {receives} receive(s) in this group: each needs its counterpart in the same group"
+    ))
+}
+
 /// Puts descriptors into launch order. A send to oneself and its receive become one copy; without its counterpart it would never end, which
 /// is an error.
 pub fn arrange(descs: &mut Vec<OpDesc>, rank: i32, nranks: i32) -> Result<()> {
@@ -23,11 +30,7 @@ pub fn arrange(descs: &mut Vec<OpDesc>, rank: i32, nranks: i32) -> Result<()> {
         (s.into(), r.into())
     };
     if sends.len() != receives.len() {
-        return Err(Error::usage(format!(
-            "rank {rank} sends to itself {} time(s) but receives from itself {} time(s) in this group: each needs its counterpart in the same group",
-            sends.len(),
-            receives.len()
-        )));
+        return Err(unpaired(rank, sends.len(), receives.len()));
     }
     for (send, receive) in sends.into_iter().zip(receives) {
         let (sent, received) = (send.count * u64::from(send.elem_size), receive.count * u64::from(receive.elem_size));
