@@ -1,89 +1,83 @@
-//! Every setting of the library, in one table: name, type, default, meaning. Read once, at the first call that needs one.
+//! Every setting of the library: name, type, default, meaning. Read once, at the first call that needs one.
 //!
 //! A name is looked up in the process's environment, then in the file that `NCCL_CONF_FILE` names (else `~/.nccl.conf`), then in
-//! `/etc/nccl.conf`. `docs/settings.md` is made from the table.
+//! `/etc/nccl.conf` ([`file`]). The first that has the name decides; an empty value means "not set". A value that makes no sense is
+//! complained of and replaced by the default ([`parse`]). `table` holds the settings, and `docs/settings.md` is made from it.
 
 mod file;
 mod parse;
+mod table;
 
-use crate::bootstrap::{Family, SocketSettings};
+pub use parse::DebugLevel;
+pub use table::{Settings, TABLE, WITHOUT_EFFECT};
+
+use crate::bootstrap::SocketSettings;
 use crate::error::Error;
-use parse::Parse;
+use file::Files;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// One row of the table, for documentation.
+/// One row of the table.
 #[derive(Debug, Clone, Copy)]
 pub struct SettingInfo {
     pub name: &'static str,
+    /// A name that NCCL used earlier and still takes.
+    pub older: Option<&'static str>,
+    /// Which values there are, in words.
     pub kind: &'static str,
+    /// The smallest value, where it is not that of the type.
+    pub at_least: Option<i64>,
+    /// As one would write it; empty: not set.
     pub default: &'static str,
     pub doc: &'static str,
 }
 
-macro_rules! settings {
-    ($($field:ident: $type:ty = $default:literal, $name:literal $(or $alias:literal)?, $doc:literal;)*) => {
-        /// The settings' values.
-        #[derive(Debug, Clone, PartialEq, Eq)]
-        pub struct Settings {
-            $(#[doc = $doc] pub $field: $type,)*
-        }
+impl SettingInfo {
+    /// Whether the name is one of NCCL's; else it is ours.
+    pub fn is_nccl(&self) -> bool {
+        self.name.starts_with("NCCL_")
+    }
 
-        /// The table.
-        pub const TABLE: &[SettingInfo] = &[
-            $(SettingInfo { name: $name, kind: <$type as Parse>::KIND, default: $default, doc: $doc },)*
-        ];
-
-        impl Settings {
-            /// Reads all settings through `lookup`. Values that make no sense are replaced by the default and reported.
-            fn read(lookup: &dyn Fn(&str) -> Option<String>, complaints: &mut Vec<String>) -> Self {
-                Self {
-                    $($field: parse::read($name, &[$($alias)?], $default, lookup, complaints),)*
-                }
-            }
-        }
-    };
+    /// What a value may be, in words.
+    pub fn allowed(&self) -> String {
+        self.at_least.map_or_else(|| self.kind.to_owned(), |least| format!("{} from {least}", self.kind))
+    }
 }
-
-settings! {
-    debug: Option<String> = "", "NCCL_DEBUG", "How much is logged: NONE, VERSION, WARN, INFO, TRACE.";
-    debug_subsys: Option<String> = "", "NCCL_DEBUG_SUBSYS", "Parts that log at INFO, separated by commas; ^ in front excludes.";
-    debug_file: Option<String> = "", "NCCL_DEBUG_FILE", "File for the log instead of standard output; %h is the host's name, %p the process's number.";
-    socket_ifname: Option<String> = "", "NCCL_SOCKET_IFNAME", "Interfaces for the bootstrap: prefixes separated by commas; ^ excludes, = asks for exact names.";
-    socket_family: Option<String> = "", "NCCL_SOCKET_FAMILY", "AF_INET or AF_INET6.";
-    socket_retry_count: u32 = "34", "NCCL_SOCKET_RETRY_CNT", "Further attempts to reach the process that made the unique id.";
-    socket_retry_sleep_ms: u64 = "100", "NCCL_SOCKET_RETRY_SLEEP_MSEC", "Pause between such attempts, in milliseconds.";
-    comm_id: Option<String> = "", "NCCL_COMM_ID", "host:port where rank 0 listens, so that no unique id has to be passed on.";
-    host_id: Option<String> = "", "NCCL_HOSTID", "Which ranks count as being on the same host.";
-    comm_blocking: Option<bool> = "", "NCCL_COMM_BLOCKING", "Overrides the blocking field of every communicator's configuration.";
-    min_ctas: Option<u32> = "", "NCCL_MIN_CTAS" or "NCCL_MIN_NCHANNELS", "Fewest thread blocks (channels) of a large operation.";
-    max_ctas: Option<u32> = "", "NCCL_MAX_CTAS" or "NCCL_MAX_NCHANNELS", "Most thread blocks (channels) of an operation.";
-    check_pointers: bool = "0", "NCCL_CHECK_POINTERS", "Check that buffers are memory of the communicator's device (costs time on every call).";
-    residency: Option<String> = "auto", "MKERNEL_RESIDENCY", "When operations are handed to the resident executor: auto, always or never.";
-    linger_us: Option<u64> = "", "MKERNEL_LINGER_US", "How long the executor stays after its last operation, in microseconds, instead of what the policy finds.";
-    max_blocks: Option<u32> = "", "MKERNEL_MAX_BLOCKS", "Most thread blocks of an operation, for all communicators.";
-    warn_s: u64 = "30", "MKERNEL_WARN_S", "Seconds that an operation waits for a rank before the log says for which; 0: never.";
-    timeout_s: u64 = "1800", "MKERNEL_TIMEOUT_S", "Seconds after which a waiting operation is given up; 0: never.";
-    zero_copy: bool = "1", "MKERNEL_ZERO_COPY", "Address the buffers of ranks of the same process where they are.";
-    report_version: i32 = "22809", "MKERNEL_REPORT_VERSION", "What ncclGetVersion answers.";
-}
-
-/// Settings of NCCL that this library knows to mean nothing here, by prefix; they are listed once in the log when set.
-const OURS: &str = "MKERNEL_";
 
 struct Loaded {
     settings: Settings,
     complaints: Vec<String>,
+    ignored: Vec<String>,
     error: Option<Error>,
+}
+
+impl Loaded {
+    /// `environment`: the names and values of the process.
+    fn new(environment: &[(String, String)], files: Files) -> Self {
+        let in_environment = |name: &str| environment.iter().find(|(n, _)| n == name).map(|(_, value)| value.clone());
+        let lookup = |name: &str| in_environment(name).or_else(|| files.values.iter().find_map(|f| f.get(name).cloned()));
+        let mut complaints = files.complaints;
+        let settings = Settings::read(&lookup, &mut complaints);
+        let names = environment.iter().map(|(name, _)| name).chain(files.values.iter().flat_map(|f| f.keys()));
+        Self { settings, complaints, ignored: ignored(names), error: files.error }
+    }
+}
+
+fn ignored<'a>(names: impl Iterator<Item = &'a String>) -> Vec<String> {
+    let known = |name: &str| name == file::NAMED_BY || TABLE.iter().any(|s| s.name == name || s.older == Some(name));
+    let ours_or_nccl = |name: &str| name.starts_with("NCCL_") || name.starts_with("MKERNEL_");
+    let mut ignored: Vec<String> = names.filter(|name| ours_or_nccl(name) && !known(name)).cloned().collect();
+    ignored.sort();
+    ignored.dedup();
+    ignored
 }
 
 fn loaded() -> &'static Loaded {
     static LOADED: OnceLock<Loaded> = OnceLock::new();
     LOADED.get_or_init(|| {
-        let (files, error) = file::load();
-        let mut complaints = Vec::new();
-        let lookup = |name: &str| std::env::var(name).ok().or_else(|| files.iter().find_map(|f| f.get(name).cloned()));
-        Loaded { settings: Settings::read(&lookup, &mut complaints), complaints, error }
+        let text = |t: std::ffi::OsString| t.to_string_lossy().into_owned();
+        let environment: Vec<_> = std::env::vars_os().map(|(name, value)| (text(name), text(value))).collect();
+        Loaded::new(&environment, Files::load())
     })
 }
 
@@ -97,19 +91,14 @@ pub fn settings_error() -> Option<Error> {
     loaded().error.clone()
 }
 
-/// What was wrong with values, one sentence each; and the NCCL names that are set but mean nothing here. For the log of the first init.
-pub fn remarks() -> Vec<String> {
-    let mut all = loaded().complaints.clone();
-    let known = |name: &str| TABLE.iter().any(|s| s.name == name) || ["NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_CONF_FILE"].contains(&name);
-    let mut ignored: Vec<String> = std::env::vars_os()
-        .filter_map(|(name, _)| name.into_string().ok())
-        .filter(|name| (name.starts_with("NCCL_") || name.starts_with(OURS)) && !known(name))
-        .collect();
-    ignored.sort();
-    if !ignored.is_empty() {
-        all.push(format!("set, but without meaning for this library: {}", ignored.join(", ")));
-    }
-    all
+/// What was wrong with values and files, one sentence each. `observe::log` writes them once, as warnings.
+pub fn complaints() -> &'static [String] {
+    &loaded().complaints
+}
+
+/// Names of NCCL's (and of our kind) that are set and mean nothing here, sorted. `observe::log` writes them once.
+pub fn ignored_nccl_names() -> Vec<String> {
+    loaded().ignored.clone()
 }
 
 /// The part of the settings that the bootstrap takes.
@@ -117,11 +106,7 @@ pub fn socket_settings() -> SocketSettings {
     let s = settings();
     SocketSettings {
         ifname: s.socket_ifname.clone(),
-        family: match s.socket_family.as_deref() {
-            Some("AF_INET") => Some(Family::V4),
-            Some("AF_INET6") => Some(Family::V6),
-            _ => None,
-        },
+        family: s.socket_family,
         comm_id: s.comm_id.clone(),
         retry_count: s.socket_retry_count,
         retry_sleep: Duration::from_millis(s.socket_retry_sleep_ms),
@@ -131,36 +116,73 @@ pub fn socket_settings() -> SocketSettings {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::executor::policy::Mode;
 
-    fn read(pairs: &[(&str, &str)]) -> (Settings, Vec<String>) {
-        let mut complaints = Vec::new();
-        let lookup = |name: &str| pairs.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned());
-        (Settings::read(&lookup, &mut complaints), complaints)
+    fn loaded(environment: &[(&str, &str)], files: &[&[(&str, &str)]]) -> Loaded {
+        let owned = |pairs: &[(&str, &str)]| pairs.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect::<Vec<_>>();
+        let values = files.iter().map(|f| owned(f).into_iter().collect()).collect();
+        Loaded::new(&owned(environment), Files { values, ..Files::default() })
     }
 
     #[test]
-    fn defaults_aliases_and_nonsense() {
-        let (s, none) = read(&[]);
-        assert!(none.is_empty());
-        assert_eq!((s.warn_s, s.report_version, s.zero_copy, s.max_ctas, s.debug), (30, 22809, true, None, None));
-        let (s, _) = read(&[("NCCL_MAX_NCHANNELS", "0x10"), ("MKERNEL_ZERO_COPY", "0"), ("NCCL_DEBUG", "INFO")]);
-        assert_eq!((s.max_ctas, s.zero_copy, s.debug.as_deref()), (Some(16), false, Some("INFO")));
-        let (s, complaints) = read(&[("MKERNEL_WARN_S", "soon")]);
-        assert_eq!(s.warn_s, 30);
-        assert!(complaints[0].contains("MKERNEL_WARN_S") && complaints[0].contains("soon"), "{complaints:?}");
+    fn defaults() {
+        let l = loaded(&[], &[]);
+        assert_eq!((l.complaints.len(), l.ignored.len()), (0, 0));
+        let s = l.settings;
+        assert_eq!((s.warn_s, s.timeout_s, s.report_version, s.zero_copy), (30, 1800, 22809, true));
+        assert_eq!((s.max_ctas, s.debug, s.residency, s.comm_id), (None, None, Mode::Auto, None));
     }
 
-    /// `UPDATE_DOCS=1 cargo test -p mkernel settings_document` writes the file anew.
     #[test]
-    fn settings_document_is_current() {
-        let mut text = String::from("# Settings\n\nMade from the table in `src/env/mod.rs`.\n\n| name | type | default | meaning |\n| --- | --- | --- | --- |\n");
-        for s in TABLE {
-            text += &format!("| `{}` | {} | {} | {} |\n", s.name, s.kind, if s.default.is_empty() { "not set" } else { s.default }, s.doc);
+    fn the_environment_comes_first_then_the_files_in_order() {
+        let files: &[&[(&str, &str)]] =
+            &[&[("MKERNEL_WARN_S", "2"), ("MKERNEL_TIMEOUT_S", "3")], &[("MKERNEL_TIMEOUT_S", "4"), ("NCCL_DEBUG", "info")]];
+        let s = loaded(&[("MKERNEL_WARN_S", "1")], files).settings;
+        assert_eq!((s.warn_s, s.timeout_s, s.debug), (1, 3, Some(DebugLevel::Info)));
+        // Empty hides what a file says, as a variable that is set does.
+        assert_eq!(loaded(&[("MKERNEL_WARN_S", "")], files).settings.warn_s, 30);
+    }
+
+    #[test]
+    fn older_names_count_when_the_present_one_is_not_set() {
+        assert_eq!(loaded(&[("NCCL_MAX_NCHANNELS", "0x10")], &[]).settings.max_ctas, Some(16));
+        assert_eq!(loaded(&[("NCCL_MAX_NCHANNELS", "0x10"), ("NCCL_MAX_CTAS", "2")], &[]).settings.max_ctas, Some(2));
+    }
+
+    #[test]
+    fn nonsense_is_complained_of_and_replaced_by_the_default() {
+        let cases = [
+            ("MKERNEL_WARN_S", "soon", "integer"),
+            ("MKERNEL_WARN_S", "-1", "integer"),
+            ("NCCL_MAX_CTAS", "0", "integer from 1"),
+            ("NCCL_MAX_NCHANNELS", "many", "integer from 1"),
+            ("MKERNEL_RESIDENCY", "perhaps", "auto, always or never"),
+            ("NCCL_SOCKET_FAMILY", "IPX", "AF_INET or AF_INET6"),
+            ("NCCL_DEBUG", "LOUD", "NONE, VERSION, WARN, INFO, ABORT or TRACE"),
+            ("MKERNEL_ZERO_COPY", "yes", "0 or 1"),
+        ];
+        let defaults = loaded(&[], &[]).settings;
+        for (name, value, allowed) in cases {
+            let l = loaded(&[(name, value)], &[]);
+            let [complaint] = l.complaints.as_slice() else { panic!("{name}={value}: {:?}", l.complaints) };
+            for part in [name, &format!("\"{value}\""), allowed] {
+                assert!(complaint.contains(part), "{complaint}");
+            }
+            assert_eq!(l.settings, defaults, "{name}={value}");
         }
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/settings.md");
-        if std::env::var_os("UPDATE_DOCS").is_some() {
-            std::fs::write(path, &text).unwrap();
-        }
-        assert_eq!(std::fs::read_to_string(path).unwrap_or_default(), text, "run UPDATE_DOCS=1 cargo test -p mkernel settings_document");
+    }
+
+    #[test]
+    fn names_without_meaning_are_listed_once() {
+        let environment = [
+            ("NCCL_NVLS_ENABLE", "0"),
+            ("NCCL_DEBUG", "WARN"),
+            ("NCCL_MIN_NCHANNELS", "2"),
+            ("MKERNEL_LINGER", "5"),
+            ("PATH", "/"),
+            ("NCCL_CONF_FILE", "f"),
+        ];
+        let l = loaded(&environment, &[&[("NCCL_IB_HCA", "mlx5"), ("NCCL_NVLS_ENABLE", "1"), ("OTHER", "1")]]);
+        assert_eq!(l.ignored, ["MKERNEL_LINGER", "NCCL_IB_HCA", "NCCL_NVLS_ENABLE"]);
     }
 }
