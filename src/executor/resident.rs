@@ -4,7 +4,7 @@
 use super::gpu::{Kernels, lock};
 use super::handshake::{GenerationWords, Registration};
 use super::layout::{EXECUTOR_BLOCKS, Executor, THREADS};
-use super::policy::{Mode, Placement, Policy, Report, Request, Settings};
+use super::policy::{Placement, Policy, Report, Request, Settings};
 use crate::cuda::{Context, DeviceMemory, LaunchStyle, OwnedStream, PinnedMemory, RelaxedCapture};
 use crate::error::{Error, Result};
 use std::ffi::c_void;
@@ -36,10 +36,9 @@ struct State {
 impl Resident {
     pub fn new(context: &Context) -> Result<Self> {
         let set = crate::env::settings();
-        let mode = set.residency.as_deref().unwrap_or_default().parse::<Mode>().map_err(Error::argument)?;
         // Kernels that run one at a time cannot wait for each other.
         let serialised = std::env::var_os("CUDA_LAUNCH_BLOCKING").is_some_and(|v| v == "1");
-        let policy = Policy::new(Settings { mode, linger_us: set.linger_us, serialised });
+        let policy = Policy::new(Settings { mode: set.residency, linger_us: set.linger_us, serialised });
         let (_, greatest) = context.stream_priorities()?;
         let state = State { stream: OwnedStream::new(greatest)?, policy, number: 0 };
         // A small part of the GPU: the executor is there while others compute.
