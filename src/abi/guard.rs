@@ -86,6 +86,7 @@ impl Answer for () {
 
 /// Runs the body of the exported function `call`.
 pub fn enter<A: Answer>(call: &str, body: impl FnOnce() -> A) -> A::C {
+    crate::observe::log::start();
     // The state that a body can leave half changed belongs to the core, whose locks notice a panic by themselves.
     catch_unwind(AssertUnwindSafe(|| body().into_c())).unwrap_or_else(|panic| {
         let what = panic_text(&*panic);

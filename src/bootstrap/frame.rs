@@ -65,7 +65,9 @@ impl Frame {
         let length = u32::from_le_bytes([header[0], header[1], header[2], header[3]]) as usize;
         let kind = header[4];
         if length > MAX_PAYLOAD || !(1..=6).contains(&kind) {
-            return Err(Error::remote(format!("a bootstrap connection sent a frame of kind {kind} and {length} bytes, which nobody sends")));
+            return Err(Error::remote(format!(
+                "a bootstrap connection sent a frame of kind {kind} and {length} bytes, which nobody sends"
+            )));
         }
         if buffer.len() < HEADER + length {
             return Ok(None);

@@ -47,12 +47,17 @@ pub fn choose(all: &[Interface], settings: &SocketSettings) -> Option<IpAddr> {
     let pick = |want: &dyn Fn(&str) -> bool| candidates.iter().find(|i| want(&i.name)).map(|i| i.address);
     let Some(spec) = settings.ifname.as_deref().filter(|s| !s.is_empty()) else {
         // Virtual interfaces of container engines are the last resort.
-        return pick(&|name| name != "lo" && !name.starts_with("docker") && !name.starts_with("veth")).or_else(|| pick(&|name| name != "lo"));
+        return pick(&|name| name != "lo" && !name.starts_with("docker") && !name.starts_with("veth"))
+            .or_else(|| pick(&|name| name != "lo"));
     };
     let (exclude, spec) = spec.strip_prefix('^').map_or((false, spec), |s| (true, s));
     let (exact, spec) = spec.strip_prefix('=').map_or((false, spec), |s| (true, s));
     let listed = |name: &str| spec.split(',').any(|s| if exact { name == s } else { name.starts_with(s) });
-    if exclude { pick(&|name| name != "lo" && !listed(name)) } else { spec.split(',').find_map(|s| pick(&|name| if exact { name == s } else { name.starts_with(s) })) }
+    if exclude {
+        pick(&|name| name != "lo" && !listed(name))
+    } else {
+        spec.split(',').find_map(|s| pick(&|name| if exact { name == s } else { name.starts_with(s) }))
+    }
 }
 
 fn usable(address: IpAddr) -> bool {
@@ -108,9 +113,16 @@ mod tests {
 
     #[test]
     fn the_rules_of_ifname() {
-        let all: Vec<_> = [("lo", "127.0.0.1"), ("docker0", "172.17.0.1"), ("eth0", "fd00::1"), ("eth0", "10.0.0.1"), ("eth1", "10.0.1.1"), ("ib0", "10.9.0.1")]
-            .map(|(n, a)| Interface { name: n.into(), address: a.parse().unwrap() })
-            .into();
+        let all: Vec<_> = [
+            ("lo", "127.0.0.1"),
+            ("docker0", "172.17.0.1"),
+            ("eth0", "fd00::1"),
+            ("eth0", "10.0.0.1"),
+            ("eth1", "10.0.1.1"),
+            ("ib0", "10.9.0.1"),
+        ]
+        .map(|(n, a)| Interface { name: n.into(), address: a.parse().unwrap() })
+        .into();
         let with = |ifname: &str, family| {
             let s = SocketSettings { ifname: (!ifname.is_empty()).then(|| ifname.into()), family, ..SocketSettings::default() };
             choose(&all, &s).map(|a| a.to_string())

@@ -188,7 +188,12 @@ impl Bootstrap {
                 if !l.timeout.is_zero() && waited >= l.timeout {
                     return Err(Error::new(
                         Code::RemoteError,
-                        format!("rank {} of {}: not all ranks came within {} s (MKERNEL_TIMEOUT_S)", self.rank, self.nranks, waited.as_secs()),
+                        format!(
+                            "rank {} of {}: not all ranks came within {} s (MKERNEL_TIMEOUT_S)",
+                            self.rank,
+                            self.nranks,
+                            waited.as_secs()
+                        ),
                     ));
                 }
             }
@@ -268,7 +273,11 @@ impl Connection {
             match self.stream.write(rest) {
                 Ok(n) => rest = &rest[n..],
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) if e.kind() == ErrorKind::WouldBlock && started.elapsed() < CONNECT_WITHIN && !abort.is_some_and(|a| a.load(Ordering::Acquire)) => {
+                Err(e)
+                    if e.kind() == ErrorKind::WouldBlock
+                        && started.elapsed() < CONNECT_WITHIN
+                        && !abort.is_some_and(|a| a.load(Ordering::Acquire)) =>
+                {
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 Err(e) => return Err(Error::remote(format!("the connection to the process that made the unique id broke: {e}"))),

@@ -71,7 +71,9 @@ fn port_of(listener: &TcpListener) -> Result<u16> {
 fn start(listeners: Vec<TcpListener>, key: [u8; 32]) -> Result<()> {
     std::thread::Builder::new()
         .name("mkernel-root".into())
-        .spawn(move || Root { listeners, key, strangers: Vec::new(), members: Vec::new(), nranks: 0, failed: None, broken: false, told: false }.run())
+        .spawn(move || {
+            Root { listeners, key, strangers: Vec::new(), members: Vec::new(), nranks: 0, failed: None, broken: false, told: false }.run()
+        })
         .map(|_| ())
         .map_err(|e| Error::system(format!("cannot start the bootstrap's root thread: {e}")))
 }
@@ -160,10 +162,13 @@ impl Root {
         for listener in &self.listeners {
             while self.strangers.len() < MAX_STRANGERS {
                 let Ok((mut stream, peer)) = listener.accept() else { break };
-                let greeted = stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true)).and_then(|()| handshake::nonce()).and_then(|nonce| {
-                    stream.write_all(&handshake::hello(&nonce))?;
-                    Ok(nonce)
-                });
+                let greeted =
+                    stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true)).and_then(|()| handshake::nonce()).and_then(
+                        |nonce| {
+                            stream.write_all(&handshake::hello(&nonce))?;
+                            Ok(nonce)
+                        },
+                    );
                 match greeted {
                     Ok(nonce) => self.strangers.push(Stranger { stream, nonce, bytes: Vec::with_capacity(CLAIM), since: Instant::now() }),
                     Err(e) => tracing::info!(target: "BOOTSTRAP", "dropping a connection from {peer}: {e}"),
@@ -214,7 +219,10 @@ impl Root {
         }
         let first = self.members.iter().position(Option::is_some).unwrap_or(0);
         let refusal = if nranks != self.nranks {
-            Some(format!("rank {rank} joined with nranks {nranks}, but rank {first} said {}: all ranks must pass the same nranks", self.nranks))
+            Some(format!(
+                "rank {rank} joined with nranks {nranks}, but rank {first} said {}: all ranks must pass the same nranks",
+                self.nranks
+            ))
         } else if rank >= self.nranks {
             Some(format!("rank {rank} joined a communicator of {} ranks", self.nranks))
         } else if self.members[rank as usize].is_some() {
@@ -232,7 +240,8 @@ impl Root {
         if let Some(text) = &self.failed {
             output.extend(Frame::Failed(text.clone()).encode());
         }
-        self.members[rank as usize] = Some(Member { stream: Some(stranger.stream), input: Vec::new(), output, piece: None, goodbye: false });
+        self.members[rank as usize] =
+            Some(Member { stream: Some(stranger.stream), input: Vec::new(), output, piece: None, goodbye: false });
     }
 
     fn fail(&mut self, text: String) {

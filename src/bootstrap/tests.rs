@@ -74,7 +74,9 @@ fn disagreement_is_told_to_all() {
     let id = id();
     let first = std::thread::spawn(move || join_as(&id, 0, 4, &AtomicBool::new(false), Duration::from_secs(60)).err());
     // Rank 0 must be there first for the words of the message.
-    while join_as(&id, 0, 4, &AtomicBool::new(false), Duration::from_secs(60)).err().is_none_or(|e| !e.message.contains("joined as rank 0")) {}
+    while join_as(&id, 0, 4, &AtomicBool::new(false), Duration::from_secs(60)).err().is_none_or(|e| !e.message.contains("joined as rank 0"))
+    {
+    }
     assert!(first.join().unwrap().unwrap().message.contains("joined as rank 0"));
     let late = join_as(&id, 2, 8, &AtomicBool::new(false), Duration::from_secs(60)).err().unwrap();
     assert!(late.message.contains("nranks 8") || late.message.contains("rank 0"), "{}", late.message);

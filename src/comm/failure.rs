@@ -24,7 +24,10 @@ pub fn explain(ready: &Ready, f: &Failure) -> Option<Error> {
                 f.rank, f.mine.seq
             ),
         ),
-        _ => Error::remote(format!("rank {} of communicator {communicator} gave up while rank {me} was in {call}: see that rank's own message", f.rank)),
+        _ => Error::remote(format!(
+            "rank {} of communicator {communicator} gave up while rank {me} was in {call}: see that rank's own message",
+            f.rank
+        )),
     })
 }
 

@@ -37,8 +37,10 @@ struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
     fn take<const N: usize>(&mut self) -> Result<[u8; N]> {
-        let (head, rest) =
-            self.0.split_first_chunk::<N>().ok_or_else(|| Error::internal("a peer's init message is too short: do all ranks load the same libmkernel.so?"))?;
+        let (head, rest) = self
+            .0
+            .split_first_chunk::<N>()
+            .ok_or_else(|| Error::internal("a peer's init message is too short: do all ranks load the same libmkernel.so?"))?;
         self.0 = rest;
         Ok(*head)
     }

@@ -9,8 +9,8 @@ use crate::env::settings;
 use crate::error::{Error, Result};
 use crate::executor::gpu::{Gpu, gpu};
 use crate::executor::lane::{LaneMemory, Peers};
-use crate::executor::layout::MAX_CHANNELS;
 use crate::executor::launch::Launcher;
+use crate::executor::layout::MAX_CHANNELS;
 use crate::planner;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,6 +27,7 @@ pub fn connect(comm: &Communicator, id: &UniqueId, rank: usize, nranks: usize) -
         return Err(error);
     }
     let gpu = gpu(comm.device)?;
+    crate::observe::log::set_device_probe(|| crate::cuda::current_device().ok());
     let loaded = started.elapsed();
     tracing::info!(target: "INIT", "rank {rank} nranks {nranks} cudaDev {} busId {} commId {:#x} - Init START",
         comm.device, gpu.context.device.pci_bus_id, id.hash());
@@ -69,11 +70,7 @@ fn agree(comm: &Communicator, gpu: &Arc<Gpu>, bootstrap: Bootstrap, id: &UniqueI
         zero_copy: set.zero_copy,
         chosen_protocols: 0,
     };
-    let all = bootstrap
-        .all_gather(&mine.encode(), &comm.stop)?
-        .iter()
-        .map(|bytes| Identity::decode(bytes))
-        .collect::<Result<Vec<_>>>()?;
+    let all = bootstrap.all_gather(&mine.encode(), &comm.stop)?.iter().map(|bytes| Identity::decode(bytes)).collect::<Result<Vec<_>>>()?;
     check_compatible(&all, rank)?;
 
     let on_gpu = |gpu: &[u8; 16]| all.iter().filter(|i| i.gpu == *gpu).count();
@@ -144,13 +141,20 @@ fn share_region(gpu: &Arc<Gpu>, shape: &planner::Shape, all: &[Identity], mine: 
 fn first_failure(reports: &[Vec<u8>]) -> Result<()> {
     match reports.iter().enumerate().find(|(_, r)| r.first() != Some(&1)) {
         None => Ok(()),
-        Some((rank, r)) => {
-            Err(Error::remote(format!("rank {rank} could not set up the communicator: {}", String::from_utf8_lossy(r.get(1..).unwrap_or_default()))))
-        }
+        Some((rank, r)) => Err(Error::remote(format!(
+            "rank {rank} could not set up the communicator: {}",
+            String::from_utf8_lossy(r.get(1..).unwrap_or_default())
+        ))),
     }
 }
 
-fn map_peers(gpu_of_mine: &Arc<Gpu>, all: &[Identity], cards: &[RegionCard], rank: usize, direct: impl Fn(&Identity) -> bool) -> Result<Peers> {
+fn map_peers(
+    gpu_of_mine: &Arc<Gpu>,
+    all: &[Identity],
+    cards: &[RegionCard],
+    rank: usize,
+    direct: impl Fn(&Identity) -> bool,
+) -> Result<Peers> {
     let mut regions = Vec::with_capacity(all.len());
     let mut direct_mask = 0u64;
     for (peer, (identity, card)) in all.iter().zip(cards).enumerate() {
@@ -165,7 +169,9 @@ fn map_peers(gpu_of_mine: &Arc<Gpu>, all: &[Identity], cards: &[RegionCard], ran
         } else {
             let handle = card.handle.ok_or_else(|| Error::internal(format!("rank {peer} sent no handle of its region")))?;
             let opened = gpu_of_mine.import(identity.process, &IpcHandle(handle));
-            opened.map_err(|e| Error { message: format!("rank {rank} cannot reach the memory of rank {peer}: {}", e.message), ..e })?.address
+            opened
+                .map_err(|e| Error { message: format!("rank {rank} cannot reach the memory of rank {peer}: {}", e.message), ..e })?
+                .address
         };
         regions.push(address);
     }

@@ -25,7 +25,9 @@ impl Redops {
                 self.made.push(None);
                 self.made.len() - 1
             }
-            None => return Err(Error::usage(format!("{} reduction operators are alive on this communicator: destroy some", self.made.len()))),
+            None => {
+                return Err(Error::usage(format!("{} reduction operators are alive on this communicator: destroy some", self.made.len())));
+            }
         };
         self.made[index] = Some((dtype, op));
         Ok(handle(salt, index))
@@ -33,7 +35,9 @@ impl Redops {
 
     fn index(&self, salt: u64, op: i32) -> Result<usize> {
         (0..self.made.len()).find(|&i| handle(salt, i) == op && self.made[i].is_some()).ok_or_else(|| {
-            Error::argument(format!("reduction operator {op:#x} is neither built in (0 to 4) nor one that this communicator has made and not destroyed"))
+            Error::argument(format!(
+                "reduction operator {op:#x} is neither built in (0 to 4) nor one that this communicator has made and not destroyed"
+            ))
         })
     }
 

@@ -18,7 +18,9 @@ pub fn split(parent: &Arc<Communicator>, color: i32, key: i32, config: Option<Co
         return Ok((None, status));
     }
     let status = group::run_job(&child, Some(parent), move |comm| {
-        let Some((id, rank, nranks)) = meet(&of, comm, color, key)? else { return Err(Error::internal("a split without a colour has no communicator")) };
+        let Some((id, rank, nranks)) = meet(&of, comm, color, key)? else {
+            return Err(Error::internal("a split without a colour has no communicator"));
+        };
         init::connect(comm, &id, rank, nranks)
     })?;
     Ok((Some(child), status))
@@ -34,7 +36,10 @@ fn meet(parent: &Communicator, child: &Communicator, color: i32, key: i32) -> Re
         .iter()
         .map(|b| match b.as_slice() {
             [c0, c1, c2, c3, k0, k1, k2, k3] => Ok((i32::from_le_bytes([*c0, *c1, *c2, *c3]), i32::from_le_bytes([*k0, *k1, *k2, *k3]))),
-            other => Err(Error::remote(format!("a rank of the parent sent {} bytes instead of its colour and key: it is in another call", other.len()))),
+            other => Err(Error::remote(format!(
+                "a rank of the parent sent {} bytes instead of its colour and key: it is in another call",
+                other.len()
+            ))),
         })
         .collect::<Result<Vec<_>>>()?;
     let members = members(&all, color);
@@ -46,9 +51,13 @@ fn meet(parent: &Communicator, child: &Communicator, color: i32, key: i32) -> Re
     if color < 0 {
         return Ok(None);
     }
-    let Some(rank) = members.iter().position(|m| *m == ready.rank) else { return Err(Error::internal("a rank is not among its own colour")) };
-    let bytes: [u8; 128] =
-        ids[members[0]].as_slice().try_into().map_err(|_| Error::remote(format!("rank {} of the parent sent no id for colour {color}", members[0])))?;
+    let Some(rank) = members.iter().position(|m| *m == ready.rank) else {
+        return Err(Error::internal("a rank is not among its own colour"));
+    };
+    let bytes: [u8; 128] = ids[members[0]]
+        .as_slice()
+        .try_into()
+        .map_err(|_| Error::remote(format!("rank {} of the parent sent no id for colour {color}", members[0])))?;
     Ok(Some((UniqueId::from_bytes(bytes)?, rank, members.len())))
 }
 

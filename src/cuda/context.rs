@@ -139,13 +139,18 @@ fn query(ordinal: i32, device: sys::CUdevice) -> Result<Device> {
     let mut bus = [0 as std::ffi::c_char; 32];
     // SAFETY: as above.
     check(unsafe { sys::cuDeviceGetPCIBusId(bus.as_mut_ptr(), 31, device) }, "cuDeviceGetPCIBusId")?;
-    let text = |chars: &[std::ffi::c_char]| String::from_utf8_lossy(&chars.iter().take_while(|&&c| c != 0).map(|&c| c as u8).collect::<Vec<_>>()).into_owned();
+    let text = |chars: &[std::ffi::c_char]| {
+        String::from_utf8_lossy(&chars.iter().take_while(|&&c| c != 0).map(|&c| c as u8).collect::<Vec<_>>()).into_owned()
+    };
     Ok(Device {
         ordinal,
         name: text(&name),
         uuid: uuid.bytes.map(|b| b as u8),
         pci_bus_id: text(&bus),
         multiprocessors: attribute(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?.try_into().unwrap_or(1),
-        compute_capability: (attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?, attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?),
+        compute_capability: (
+            attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+            attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+        ),
     })
 }

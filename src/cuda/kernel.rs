@@ -37,9 +37,12 @@ impl Module {
         let mut raw = std::ptr::null_mut();
         // SAFETY: the image is a complete fatbin, which carries its own length; or the short text of a library without kernels, which a real
         // driver refuses.
-        let loaded = check(unsafe { sys::cuModuleLoadData(&mut raw, image.as_ptr().cast()) }, "cuModuleLoadData (is this GPU older than sm_80?)");
+        let loaded =
+            check(unsafe { sys::cuModuleLoadData(&mut raw, image.as_ptr().cast()) }, "cuModuleLoadData (is this GPU older than sm_80?)");
         loaded.map_err(|e| match image.starts_with(b"no kernels") {
-            true => Error::internal("this libmkernel.so was built with MKERNEL_NO_NVCC=1, for the emulated GPU only: run `make toolchain build`"),
+            true => Error::internal(
+                "this libmkernel.so was built with MKERNEL_NO_NVCC=1, for the emulated GPU only: run `make toolchain build`",
+            ),
             false => e,
         })?;
         Ok(Self(raw))

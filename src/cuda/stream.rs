@@ -56,7 +56,15 @@ impl Stream {
         let mut nodes: *const sys::CUgraphNode = std::ptr::null();
         // SAFETY: the outputs that we do not want may be NULL.
         let r = unsafe {
-            sys::cuStreamGetCaptureInfo_v3(self.raw(), &mut status, &mut id, std::ptr::null_mut(), &mut nodes, std::ptr::null_mut(), &mut count)
+            sys::cuStreamGetCaptureInfo_v3(
+                self.raw(),
+                &mut status,
+                &mut id,
+                std::ptr::null_mut(),
+                &mut nodes,
+                std::ptr::null_mut(),
+                &mut count,
+            )
         };
         check(r, "cuStreamGetCaptureInfo")?;
         // SAFETY: the driver keeps the array until the stream's next call; `count` entries are valid.

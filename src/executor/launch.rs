@@ -50,8 +50,14 @@ impl Launcher {
             state.order_across_streams(lane, stream)?;
         }
         let channels = ops.iter().map(|op| u32::from(op.channels)).max().unwrap_or(1);
-        let mut command =
-            Command { more_ops: 0, nops: ops.len() as u32, channels, eager: u32::from(!capturing), reserved: 0, ops: [OpDesc::default(); INLINE_OPS] };
+        let mut command = Command {
+            more_ops: 0,
+            nops: ops.len() as u32,
+            channels,
+            eager: u32::from(!capturing),
+            reserved: 0,
+            ops: [OpDesc::default(); INLINE_OPS],
+        };
         let mut used_buffer = None;
         if ops.len() <= INLINE_OPS {
             command.ops[..ops.len()].copy_from_slice(ops);

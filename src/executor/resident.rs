@@ -111,8 +111,11 @@ impl Resident {
         executor.clear(own, offset_of!(Executor, lane_count) - own, stream)?;
         let (mut executor_address, mut words_address) = (executor.address, std::ptr::from_ref(words) as u64);
         let mut linger_ns = u64::try_from(linger.as_nanos()).unwrap_or(u64::MAX);
-        let mut params =
-            [(&raw mut executor_address).cast::<c_void>(), (&raw mut words_address).cast::<c_void>(), (&raw mut linger_ns).cast::<c_void>()];
+        let mut params = [
+            (&raw mut executor_address).cast::<c_void>(),
+            (&raw mut words_address).cast::<c_void>(),
+            (&raw mut linger_ns).cast::<c_void>(),
+        ];
         // SAFETY: the parameters are those of mk_executor; the executor and the words live as long as the process.
         unsafe { kernels.executor.launch(self.blocks, THREADS, stream, LaunchStyle::Cooperative, &mut params)? };
         state.number = number;

@@ -38,7 +38,14 @@ const DIRECT_FROM_BYTES: u64 = 64 * 1024;
 
 /// Sizes of a communicator's resources. `ranks_on_gpu`: most ranks that share one GPU; `limits`: the caller's bounds on channels;
 /// `region_budget`: bytes of staging per rank.
-pub fn shape(nranks: usize, ranks_on_gpu: usize, multiprocessors: u32, limits: (u32, u32), region_budget: usize, all_direct: bool) -> Shape {
+pub fn shape(
+    nranks: usize,
+    ranks_on_gpu: usize,
+    multiprocessors: u32,
+    limits: (u32, u32),
+    region_budget: usize,
+    all_direct: bool,
+) -> Shape {
     // All ranks of a GPU must fit at once beside whatever else runs there: half of it at most.
     let share = (multiprocessors as usize / 2 / ranks_on_gpu.max(1)).clamp(2, MAX_CHANNELS);
     let channels = share.clamp(limits.0.max(1) as usize, (limits.1.max(limits.0).max(1) as usize).min(MAX_CHANNELS));
@@ -144,7 +151,9 @@ mod tests {
     #[test]
     fn small_symmetric_operations_travel_in_packets() {
         let s = shape(4, 4, 132, (1, 32), 16 << 20, false);
-        for (kind, want) in [(OpKind::AllReduce, Protocol::Packet), (OpKind::AllToAll, Protocol::Packet), (OpKind::Broadcast, Protocol::Pipe)] {
+        for (kind, want) in
+            [(OpKind::AllReduce, Protocol::Packet), (OpKind::AllToAll, Protocol::Packet), (OpKind::Broadcast, Protocol::Pipe)]
+        {
             assert_eq!(describe(&op(kind, 1024, DataType::Float32), Redop::Builtin(0), &s).protocol, want as u8);
         }
     }
