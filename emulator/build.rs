@@ -21,6 +21,8 @@ fn main() {
         .opt_level(2)
         .flag("-ffp-contract=off")
         .flag("-Wno-unknown-pragmas")
+        // Cannot follow that a value is only used where the function that sets it said so.
+        .flag_if_supported("-Wno-maybe-uninitialized")
         .include("../kernels")
         .flag("-isystem")
         .flag(cuda.to_str().expect("the path of the CUDA headers is UTF-8"))

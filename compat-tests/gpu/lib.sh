@@ -105,9 +105,10 @@ capped() {
   echo "$limit"
 }
 
-# The end of a failed step's output, without what mpirun says about any failed job.
+# The end of a failed step's output, without what mpirun and torchrun say about any failed job.
 show_end() {
-  grep -vE '^-+$|^$|mpirun detected|^the job to be|^Primary job|^a non-zero exit code|^ *(Process name|Exit code):' "$step_output" |
+  sed -E '/Sending process [0-9]+ closing signal|failed \(exitcode: /,$d' "$step_output" |
+    grep -vE '^-+$|^$|mpirun detected|^the job to be|^Primary job|^a non-zero exit code|^ *(Process name|Exit code):' |
     tail -n 12 | cut -c1-300 | sed 's/^/      | /'
 }
 

@@ -1,5 +1,8 @@
 //! The CUDA driver calls that the checks need, each checked, with owners for what must be given back.
 //!
+//! Memory is not given back when its owner goes, but with the process: freeing waits for all work of the context, and where ranks are threads of
+//! one context that includes a peer's operation that waits for this rank. Whoever wants that wait says `Buffer::free`.
+//!
 //! `open` must have succeeded before anything else here is called: cudarc panics when the driver library is missing.
 
 use crate::outcome::{Outcome, fail};
@@ -75,7 +78,7 @@ pub fn free_memory() -> Outcome<usize> {
     Ok(free)
 }
 
-/// Device memory.
+/// Device memory, kept for the process's life unless it is freed by name.
 pub struct Buffer {
     address: u64,
     bytes: usize,
@@ -100,10 +103,11 @@ impl Buffer {
     }
 }
 
-impl Drop for Buffer {
-    fn drop(&mut self) {
-        // SAFETY: the address came from cuMemAlloc; the driver waits for work that uses it. Errors here follow an error reported elsewhere.
-        unsafe { sys::cuMemFree_v2(self.address) };
+impl Buffer {
+    /// Gives the memory back; waits for all work of the context.
+    pub fn free(self) -> Outcome {
+        // SAFETY: the address came from cuMemAlloc, and the driver waits for work that uses it.
+        check("cuMemFree", unsafe { sys::cuMemFree_v2(self.address) })
     }
 }
 
@@ -129,7 +133,7 @@ impl Span {
     }
 }
 
-/// Page-locked host memory of 32-bit words: copies to and from it never make the host wait.
+/// Page-locked host memory of 32-bit words, kept for the process's life: copies to and from it never make the host wait.
 pub struct Pinned {
     base: *mut u32,
     words: usize,
@@ -149,13 +153,6 @@ impl Pinned {
     pub fn words(&mut self) -> &mut [u32] {
         // SAFETY: the memory has this many words and lives as long as self; the caller's `&mut` keeps other host access away.
         unsafe { std::slice::from_raw_parts_mut(self.base, self.words) }
-    }
-}
-
-impl Drop for Pinned {
-    fn drop(&mut self) {
-        // SAFETY: the address came from cuMemHostAlloc.
-        unsafe { sys::cuMemFreeHost(self.base.cast()) };
     }
 }
 
@@ -366,10 +363,7 @@ impl Drop for Event {
 }
 
 /// A kernel of the checks' own that stores one word: the "first launch of a new kernel" that must not wait for a resident one.
-pub struct Kernel {
-    module: sys::CUmodule,
-    function: sys::CUfunction,
-}
+pub struct Kernel(sys::CUfunction);
 
 /// Compiled by the driver, so that this program needs no nvcc.
 const STORE_WORD: &str = ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry store_word(.param .u64 to, .param .u32 value)\n{\n\
@@ -386,7 +380,7 @@ impl Kernel {
         let mut function = std::ptr::null_mut();
         // SAFETY: the module was just loaded, and the name is a C string.
         check("cuModuleGetFunction", unsafe { sys::cuModuleGetFunction(&mut function, module, c"store_word".as_ptr()) })?;
-        Ok(Some(Self { module, function }))
+        Ok(Some(Self(function)))
     }
 
     /// Stores `value` at `to` on the stream.
@@ -395,14 +389,7 @@ impl Kernel {
         let mut parameters: [*mut c_void; 2] = [(&raw mut address).cast(), (&raw mut value).cast()];
         // SAFETY: the parameters have the kernel's types and are read during the call; the span is device memory that its owner keeps.
         check("cuLaunchKernel", unsafe {
-            sys::cuLaunchKernel(self.function, 1, 1, 1, 1, 1, 1, 0, stream.raw, parameters.as_mut_ptr(), std::ptr::null_mut())
+            sys::cuLaunchKernel(self.0, 1, 1, 1, 1, 1, 1, 0, stream.raw, parameters.as_mut_ptr(), std::ptr::null_mut())
         })
-    }
-}
-
-impl Drop for Kernel {
-    fn drop(&mut self) {
-        // SAFETY: the module is live; callers have waited for its launches.
-        unsafe { sys::cuModuleUnload(self.module) };
     }
 }

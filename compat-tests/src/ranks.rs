@@ -103,6 +103,7 @@ pub struct Report {
 pub struct Rank {
     pub rank: usize,
     pub ranks: usize,
+    how: How,
     pub nccl: &'static Nccl,
     board: Board,
     next_id: Cell<usize>,
@@ -111,6 +112,12 @@ pub struct Rank {
 impl Rank {
     pub fn barrier(&self) -> Outcome {
         self.board.barrier(self.rank)
+    }
+
+    /// A barrier where ranks share a context. There, a call that waits for the whole context (synchronise, free, load a module) also waits for
+    /// the peers' operations, so the peers must have issued theirs, and no later ones: that is the user's duty under any NCCL.
+    pub fn barrier_of_context(&self) -> Outcome {
+        if self.how == How::Threads { self.barrier() } else { Ok(()) }
     }
 
     pub fn board(&self) -> &Board {
@@ -154,7 +161,7 @@ fn run_rank(place: &Place, job: &Job, board: Board, rank: usize) {
         driver::open()?;
         driver::bind(rank % place.gpus)?;
         let nccl = Nccl::open(&place.library)?;
-        (job.body)(&Rank { rank, ranks: board.ranks(), nccl, board, next_id: Cell::new(0) })?;
+        (job.body)(&Rank { rank, ranks: board.ranks(), how: job.how, nccl, board, next_id: Cell::new(0) })?;
         // A rank that ended now would take away memory that its peers may still read.
         board.barrier(rank)
     };

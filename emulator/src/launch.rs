@@ -276,3 +276,31 @@ pub fn on_thread(task: impl FnOnce() + Send + 'static) {
         std::process::abort();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Condvar;
+    use std::time::Duration;
+
+    #[test]
+    fn tasks_that_wait_for_each_other_all_get_a_thread() {
+        const TASKS: u32 = 300;
+        // Twice, so that the second round finds the threads of the first.
+        for _ in 0..2 {
+            let meeting = Arc::new((Mutex::new(0), Condvar::new()));
+            for _ in 0..TASKS {
+                let meeting = meeting.clone();
+                on_thread(move || {
+                    let mut there = lock(&meeting.0);
+                    *there += 1;
+                    meeting.1.notify_all();
+                    drop(meeting.1.wait_while(there, |there| *there < TASKS));
+                });
+            }
+            let there = lock(&meeting.0);
+            let (there, _) = meeting.1.wait_timeout_while(there, Duration::from_secs(20), |there| *there < TASKS).unwrap();
+            assert_eq!(*there, TASKS);
+        }
+    }
+}

@@ -86,7 +86,7 @@ MK_DEVICE bool receive_packets(const Work& w, const Shared& s, const OpDesc& op,
     with_type(op.dtype, [&]<class T>() {
 #pragma unroll 1
       for (uint64_t i = thread_id(); i < lines && complete; i += thread_count()) {
-        uint64_t v;
+        uint64_t v = 0;
         complete = fold_line<T>(*opaque(&lane), s, opaque(first) + i, flag, reduction, v);
         if (complete) store_eight(opaque(output(op)) + r.begin, i * 8, r.bytes, v);
       }
@@ -95,7 +95,7 @@ MK_DEVICE bool receive_packets(const Work& w, const Shared& s, const OpDesc& op,
 #pragma unroll 1
     for (uint64_t i = thread_id(); i < lines * n && complete; i += thread_count()) {
       const uint32_t p = static_cast<uint32_t>(i / lines), line = static_cast<uint32_t>(i % lines);
-      uint64_t v;
+      uint64_t v = 0;
       complete = receive_line(first + p * stride + line, flag, kTries, v);
       if (complete) store_eight(place_from(op, me, p, r).to, line * 8ull, r.bytes, v);
     }

@@ -44,7 +44,7 @@ MK_DEVICE void run_gate(Lane* lane, const Command& command) {
     store_relaxed(&executor->posted[lane->index], number << 8 | command.channels);
     // The executor ends every operation by its own deadline or by the abort word, so this wait ends too.
     uint32_t polls = 0;
-    while (load_acquire(&executor->done[lane->index]) != number)
+    while (load_acquire(&executor->done[lane->index]) < number)
       if (++polls > 4096) pause();
     fence(true);
   }
@@ -154,10 +154,12 @@ MK_DEVICE void run_executor(Executor* executor, Generation* generation, uint64_t
         Lane* lane = w.lane;
         w.active = 0;
         b.works_active--;
+        const bool eager = w.command->eager != 0;  // the command may be overwritten as soon as it is done
         if (arrive(w)) {
           add_device(&executor->finished, 1);
           fence(false);
           store_relaxed(&executor->done[lane->index], b.seen[lane->index]);
+          count_launch(*lane, eager);
         }
       }
       sync();

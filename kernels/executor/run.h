@@ -183,19 +183,24 @@ MK_DEVICE Step advance(Work& w, Shared& s) {
 }
 
 // Thread 0, when the launch is done on a channel. True for the last channel of the launch: its results, and those of the others, are visible.
+// That one says so in its way, then calls `count_launch`.
 MK_DEVICE bool arrive(Work& w) {
   Lane& lane = *w.lane;
-  const Command& command = *w.command;
   fence(false);
-  if (add_device(&lane.arrived, 1) + 1 != command.channels) return false;
+  if (add_device(&lane.arrived, 1) + 1 != w.command->channels) return false;
   fence(false);
   uint64_t collectives = 0;
-  for (uint32_t i = 0; i < command.nops; i++) collectives += !is_point_to_point(w.ops[i]);
+  for (uint32_t i = 0; i < w.command->nops; i++) collectives += !is_point_to_point(w.ops[i]);
   lane.arrived = 0;
   store_relaxed(&lane.op_seq, lane.op_seq + collectives);
   fence(false);
-  if (command.eager) store_relaxed(&lane.eager_done, lane.eager_done + 1);
   return true;
+}
+
+// Lets launches on other streams go on. The last thing that is done for a launch: from here on the next one may run.
+MK_DEVICE void count_launch(Lane& lane, bool eager) {
+  fence(false);
+  if (eager) add_device(&lane.eager_done, 1);
 }
 
 // The inline kernel: block b is channel b.
@@ -209,7 +214,7 @@ MK_DEVICE void run_inline(Lane* lane, const Command& command, Work& w, Shared& s
     if (step == Step::kWaiting && w.idle_steps > 64) pause();
   }
   sync();
-  if (thread_id() == 0) arrive(w);
+  if (thread_id() == 0 && arrive(w)) count_launch(*lane, command.eager != 0);
 }
 
 }  // namespace mk

@@ -25,11 +25,13 @@ ring = ((RANK + 1) % WORLD, (RANK - 1) % WORLD)
 x = torch.ones(1 << 16, device=DEVICE)
 wide = torch.ones(WORLD << 16, device=DEVICE)
 big = torch.ones(16 << 20, device=DEVICE)
+# Outputs are made once, so that no collective takes the block that empty_cache is to give back.
+wide_output, ring_output = torch.empty_like(wide), torch.empty_like(x)
 
 
 def exchange():
-    out = torch.empty_like(x)
-    for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, x, ring[0]), dist.P2POp(dist.irecv, out, ring[1])]):
+    send, receive = dist.P2POp(dist.isend, x, ring[0]), dist.P2POp(dist.irecv, ring_output, ring[1])
+    for work in dist.batch_isend_irecv([send, receive]):
         work.wait()
 
 
@@ -40,7 +42,7 @@ COLLECTIVES = {
     "broadcast": lambda: dist.broadcast(x, 0),
     "all_gather": lambda: dist.all_gather_into_tensor(wide, x),
     "reduce_scatter": lambda: dist.reduce_scatter_tensor(x, wide),
-    "all_to_all": lambda: dist.all_to_all_single(torch.empty_like(wide), wide),
+    "all_to_all": lambda: dist.all_to_all_single(wide_output, wide),
     "gather": lambda: dist.gather(x, list(wide.chunk(WORLD)) if RANK == 0 else None, dst=0),
     "scatter": lambda: dist.scatter(x, list(wide.chunk(WORLD)) if RANK == 0 else None, src=0),
     "send and receive": exchange,

@@ -80,7 +80,7 @@ pub unsafe extern "C" fn cuDeviceGetUuid(to: *mut [u8; 16], device: i32) -> i32 
 /// The attributes that differ from 0, by `CUdevice_attribute`: those of a small Hopper without what the emulator lacks.
 fn attribute(which: i32, device: i32, multiprocessors: i32) -> i32 {
     match which {
-        1 | 2 | 3 => 1024,      // threads per block, block dimensions x and y
+        1..=3 => 1024,          // threads per block, block dimensions x and y
         4 => 64,                // block dimension z
         5 => i32::MAX,          // grid dimension x
         6 | 7 => 65535,         // grid dimensions y and z
@@ -91,18 +91,18 @@ fn attribute(which: i32, device: i32, multiprocessors: i32) -> i32 {
         13 | 36 => 1_000_000,   // clock and memory clock, kHz
         15 | 19 | 31 | 41 => 1, // overlap, mapped host memory, concurrent kernels, unified addresses
         16 => multiprocessors,
-        33 => device + 1,             // PCI bus
-        37 => 4096,                   // memory bus width
-        38 => 50 << 20,               // L2
-        39 => 2048,                   // threads per multiprocessor
-        40 => 2,                      // copy engines
-        75 => 9,                      // compute capability
-        78 => 1,                      // stream priorities
-        81 => 228 << 10,              // shared memory per multiprocessor
-        91 => 1,                      // registered host memory at its own address
-        92 | 93 | 94 | 95 | 122 => 1, // stream memory operations in their forms, cooperative launches
-        97 => 227 << 10,              // shared memory per block, at most
-        106 => 32,                    // blocks per multiprocessor
+        33 => device + 1,         // PCI bus
+        37 => 4096,               // memory bus width
+        38 => 50 << 20,           // L2
+        39 => 2048,               // threads per multiprocessor
+        40 => 2,                  // copy engines
+        75 => 9,                  // compute capability
+        78 => 1,                  // stream priorities
+        81 => 228 << 10,          // shared memory per multiprocessor
+        91 => 1,                  // registered host memory at its own address
+        95 | 99 | 122 | 123 => 1, // cooperative launches, registered host memory, stream memory operations in their forms
+        97 => 227 << 10,          // shared memory per block, at most
+        106 => 32,                // blocks per multiprocessor
         _ => 0,
     }
 }
