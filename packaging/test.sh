@@ -2,6 +2,8 @@
 # Installs into temporary folders and uses what is there. Needs gcc, and `make build` before.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
+built=${CARGO_TARGET_DIR:-target}/release
+[ -e "$built/libmkernel.so" ] || { echo "$built/libmkernel.so is not there: run make build first"; exit 2; }
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 prefix=$work/usr
