@@ -40,9 +40,11 @@ MK_DEVICE void announce_to(const Work& w, uint32_t peer) {
   store_relaxed(to, from[0]);
 }
 
+// Between the host's page, a region and this thread's own memory: volatile, because relaxed accesses are for global memory only.
 MK_SLOW void copy_announce(Announce* to, const Announce* from) {
-  for (uint32_t i = 0; i < sizeof(Announce) / 8; i++)
-    store_relaxed(reinterpret_cast<uint64_t*>(to) + i, load_relaxed(reinterpret_cast<const uint64_t*>(from) + i));
+  volatile uint64_t* t = reinterpret_cast<volatile uint64_t*>(to);
+  const volatile uint64_t* f = reinterpret_cast<const volatile uint64_t*>(from);
+  for (uint32_t i = 0; i < sizeof(Announce) / 8; i++) t[i] = f[i];
 }
 
 // Ends this rank's part: the first failure is recorded for the host, and peers are told. By one thread.

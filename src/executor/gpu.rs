@@ -2,11 +2,14 @@
 //! mappings of other processes' memory. Everything is made at the first communicator's init and lives as long as the process: freeing device
 //! memory waits for all work on the GPU, so nothing is freed while a job runs.
 
-use super::layout::{Executor, HostPage, MAX_LANES};
+use super::layout::{Command, Executor, HostPage, Lane, MAX_LANES, THREADS};
 use super::resident::Resident;
-use crate::cuda::{self, Context, DeviceMemory, IpcHandle, Kernel, Module, OwnedStream, PinnedMemory, RelaxedCapture, RemoteMemory};
+use crate::cuda::{
+    self, Context, DeviceMemory, IpcHandle, Kernel, LaunchStyle, Module, OwnedStream, PinnedMemory, RelaxedCapture, RemoteMemory, Stream,
+};
 use crate::error::{Error, Result};
 use std::collections::HashMap;
+use std::ffi::c_void;
 use std::mem::offset_of;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -80,6 +83,20 @@ pub fn gpu(ordinal: i32) -> Result<Arc<Gpu>> {
     Ok(made)
 }
 
+/// Runs the large kernels once with nothing to do. The first launch of a kernel may have to enlarge the context's local memory, and waits for
+/// the GPU to become idle then: later that could be for ever, when a peer's kernel in this process waits for the very launch.
+fn warm_up(kernels: &Kernels, executor: &DeviceMemory, resident: &Resident, stream: Stream) -> Result<()> {
+    let lane = DeviceMemory::new(size_of::<Lane>())?;
+    lane.zero(lane.bytes, stream)?;
+    let mut command = Command { more_ops: 0, nops: 0, channels: 1, eager: 0, reserved: 0, ops: Default::default() };
+    let mut address = lane.address;
+    let mut params = [(&raw mut address).cast::<c_void>(), (&raw mut command).cast::<c_void>()];
+    // SAFETY: the parameters are those of mk_inline; it ends before the lane is let go, whose memory is never freed anyway.
+    unsafe { kernels.inline.launch(1, THREADS, stream, LaunchStyle::Plain, &mut params)? };
+    stream.synchronize()?;
+    resident.warm_up(kernels, executor)
+}
+
 impl Gpu {
     fn new(ordinal: i32) -> Result<Self> {
         let context = Context::primary(ordinal)?;
@@ -99,6 +116,7 @@ impl Gpu {
         let pages = PinnedMemory::new(MAX_LANES * 2 * size_of::<HostPage>())?;
         let lanes = Lanes { used: vec![false; MAX_LANES * 2], pages };
         let resident = Resident::new(&context)?;
+        warm_up(&kernels, &executor, &resident, setup.stream())?;
         drop(guard);
         Ok(Self {
             context,

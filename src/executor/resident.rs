@@ -31,6 +31,8 @@ struct State {
     policy: Policy,
     /// The latest generation; 0 before the first.
     number: u32,
+    /// The policy has its last report.
+    accounted: bool,
 }
 
 impl Resident {
@@ -40,7 +42,7 @@ impl Resident {
         let serialised = std::env::var_os("CUDA_LAUNCH_BLOCKING").is_some_and(|v| v == "1");
         let policy = Policy::new(Settings { mode: set.residency, linger_us: set.linger_us, serialised });
         let (_, greatest) = context.stream_priorities()?;
-        let state = State { stream: OwnedStream::new(greatest)?, policy, number: 0 };
+        let state = State { stream: OwnedStream::new(greatest)?, policy, number: 0, accounted: true };
         // A small part of the GPU: the executor is there while others compute.
         let blocks = (context.device.multiprocessors / 8).clamp(1, EXECUTOR_BLOCKS);
         let words = PinnedMemory::new(WORDS * size_of::<GenerationWords>())?;
@@ -58,10 +60,11 @@ impl Resident {
     pub fn place(&self, kernels: &Kernels, executor: &DeviceMemory, bytes: u64) -> Result<bool> {
         let mut state = lock(&self.state);
         let now_us = u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX);
-        if state.number != 0 {
+        if !state.accounted {
             let words = self.words(state.number);
             let report = Report::new(&words.times(), words.is_closed());
             state.policy.report(now_us, &report);
+            state.accounted = report.ended;
         }
         let decision = state.policy.place(&Request { now_us, bytes, captured: false, last_finished_us: None });
         if decision.leave && state.number != 0 {
@@ -101,6 +104,14 @@ impl Resident {
         self.words(state.number).withdraw();
     }
 
+    /// Runs a generation that finds nothing to do.
+    pub fn warm_up(&self, kernels: &Kernels, executor: &DeviceMemory) -> Result<()> {
+        let mut state = lock(&self.state);
+        self.open(&mut state, kernels, executor, Duration::ZERO)?;
+        state.accounted = true; // nothing that the policy should learn from
+        state.stream.stream().synchronize()
+    }
+
     fn open(&self, state: &mut State, kernels: &Kernels, executor: &DeviceMemory, linger: Duration) -> Result<()> {
         let _relaxed = RelaxedCapture::enter()?;
         let number = state.number.checked_add(1).unwrap_or(1);
@@ -119,6 +130,7 @@ impl Resident {
         // SAFETY: the parameters are those of mk_executor; the executor and the words live as long as the process.
         unsafe { kernels.executor.launch(self.blocks, THREADS, stream, LaunchStyle::Cooperative, &mut params)? };
         state.number = number;
+        state.accounted = false;
         Ok(())
     }
 }

@@ -159,7 +159,7 @@ fn launch_all(operations: Vec<Pending>) -> Result<()> {
     if batches.len() > 1 && std::env::var_os("CUDA_LAUNCH_BLOCKING").is_some_and(|v| v == "1") {
         return std::thread::scope(|scope| {
             let running: Vec<_> = batches.iter().map(|(_, batch)| scope.spawn(|| launch_batch(batch))).collect();
-            running.into_iter().map(|t| t.join().unwrap_or_else(|_| Err(Error::internal("a launching thread panicked")))).collect()
+            running.into_iter().try_for_each(|t| t.join().unwrap_or_else(|_| Err(Error::internal("a launching thread panicked"))))
         });
     }
     batches.iter().try_for_each(|(_, batch)| launch_batch(batch))
