@@ -15,6 +15,7 @@ MK_DEVICE void clear_jobs(Shared& s) {
   s.wide = Wide::kNone;
   s.awaited = 0;
   s.unfinished = 0;
+  s.disagrees = 0;
   for (uint32_t phase = 0; phase < kPhases; phase++) s.sendable[phase] = s.ready[phase] = s.post[phase] = s.release[phase] = 0;
 }
 
@@ -91,6 +92,10 @@ MK_DEVICE void plan_with(Work& w, Shared& s, uint32_t p) {
   if (p == w.lane->rank) return;
   if (reduces(op)) plan_reduce_with(w, s, p);
   else plan_move_with(w, s, p);
+  // A rank that only sends would not notice by what it gets.
+  if (w.channel != 0) return;
+  const Announce* a = announce_of(*w.lane, w.lane->rank, p);
+  if (load_acquire(&a->seq) == w.seq && load_relaxed(&a->signature) != op.signature) s.disagrees = p + 1;
 }
 
 // Thread 0, second part.
@@ -106,6 +111,14 @@ MK_DEVICE void plan_all(Work& w, Shared& s) {
     else plan_move(w, s);
   }
   w.awaited = s.awaited;
+  if (s.disagrees != 0) {
+    Announce theirs;
+    copy_announce(&theirs, announce_of(*w.lane, w.lane->rank, s.disagrees - 1));
+    fail(w, kMismatch, s.disagrees - 1, theirs);
+    clear_jobs(s);
+    s.step = Step::kMoved;  // the next step finds that this one has given up
+    return;
+  }
   if (s.unfinished == 0) s.step = Step::kFinished;
   else if (s.ncopies != 0 || s.wide != Wide::kNone || (s.post[0] | s.post[1] | s.release[0] | s.release[1]) != 0) s.step = Step::kMoved;
 }

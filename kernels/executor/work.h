@@ -62,6 +62,7 @@ struct Shared {
   uint64_t release[kPhases];          // bit r: after the moving, return a credit to rank r
   uint64_t awaited;                   // bit r: something is left to do that waits for rank r
   uint32_t unfinished;                // something is left to do
+  uint32_t disagrees;                 // rank + 1 that has announced another operation in this one's place
   uint32_t signature;                 // of the marks to post; exchange has one per rank
   Step step;
   uint32_t turn[2][kMaxRanks];        // exchange, index of the transfer whose chunk moves to, and from, each rank

@@ -14,7 +14,7 @@ use crate::planner::{self, Redop, Shape};
 use crate::types::{DataType, OpKind};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Where a communicator is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +53,10 @@ pub struct Communicator {
     ready: OnceLock<Arc<Ready>>,
     /// The first error, kept for `ncclCommGetAsyncError`.
     error: Mutex<Option<Error>>,
+    /// There is such an error.
+    told: AtomicBool,
+    /// When a peer's failure was first seen here.
+    failed_at: OnceLock<Instant>,
     redops: Mutex<Redops>,
     /// Here and not in `Ready`: the watchdog may be the last to let go of that.
     watch: Mutex<Option<Watch>>,
@@ -86,6 +90,8 @@ impl Communicator {
             stop: AtomicBool::new(false),
             ready: OnceLock::new(),
             error: Mutex::default(),
+            told: AtomicBool::new(false),
+            failed_at: OnceLock::new(),
             redops: Mutex::default(),
             watch: Mutex::default(),
         })
@@ -135,20 +141,34 @@ impl Communicator {
         }
     }
 
-    /// What came up behind the caller's back: a failure that the device recorded. When it is a peer's failure, in that peer's words as soon as
-    /// they have come.
+    /// What came up behind the caller's back, as far as it is known without asking anybody.
     pub(crate) fn failure(&self) -> Option<Error> {
         let ready = self.ready.get()?;
-        let failure = ready.lane.failure()?;
-        let mut kept = lock(&self.error);
-        if kept.is_none() {
-            *kept = super::failure::explain(ready, &failure);
+        if ready.lane.failure().is_none() && !self.told.load(Ordering::Acquire) {
+            return None;
         }
-        if let Some(error) = &mut *kept
-            && error.code == Code::RemoteError
-            && let Some((rank, words)) = ready.bootstrap.poll_notice()
-        {
-            error.message = format!("rank {rank} reported: {}", String::from_utf8_lossy(&words));
+        self.listen()
+    }
+
+    /// The same, after hearing what other ranks have to say: a rank that only sends does not notice a disagreement by itself. A peer's failure is
+    /// reported in that peer's words, which come a moment after the fact.
+    fn listen(&self) -> Option<Error> {
+        const WORDS_WITHIN: Duration = Duration::from_secs(3);
+        let ready = self.ready.get()?;
+        let mut kept = lock(&self.error);
+        if kept.is_some() {
+            return kept.clone();
+        }
+        let own = ready.lane.failure().and_then(|f| failure::explain(ready, &f));
+        if let Some(error) = own.as_ref().filter(|e| e.code != Code::RemoteError) {
+            *kept = Some(error.clone());
+        } else if let Some((rank, words)) = ready.bootstrap.poll_notice() {
+            *kept = Some(Error::remote(format!("rank {rank} reported: {}", String::from_utf8_lossy(&words))));
+        } else if own.is_some() && self.failed_at.get_or_init(Instant::now).elapsed() > WORDS_WITHIN {
+            *kept = own;
+        }
+        if kept.is_some() {
+            self.told.store(true, Ordering::Release);
         }
         kept.clone()
     }
@@ -158,7 +178,7 @@ impl Communicator {
         match self.life() {
             Life::Starting => Ok(Status::InProgress),
             Life::Broken => Err(lock(&self.error).clone().unwrap_or_else(|| Error::internal("communicator failed to initialise"))),
-            _ => self.failure().map_or(Ok(Status::Done), Err),
+            _ => self.listen().map_or(Ok(Status::Done), Err),
         }
     }
 

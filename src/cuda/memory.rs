@@ -69,10 +69,8 @@ impl RemoteMemory {
         let mut address = 0;
         let flags = sys::CUipcMem_flags::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as u32;
         // SAFETY: a bad handle is reported, not trusted.
-        check(
-            unsafe { sys::cuIpcOpenMemHandle_v2(&mut address, raw, flags) },
-            "cuIpcOpenMemHandle (mapping another process's GPU memory)",
-        )?;
+        let opened = unsafe { sys::cuIpcOpenMemHandle_v2(&mut address, raw, flags) };
+        check(opened, "cuIpcOpenMemHandle (mapping another process's GPU memory)")?;
         Ok(Self { address })
     }
 }
