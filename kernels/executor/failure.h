@@ -35,9 +35,22 @@ MK_DEVICE void announce_to(const Work& w, uint32_t peer) {
   const Announce a = view_of(w);
   const uint64_t* from = reinterpret_cast<const uint64_t*>(&a);
   uint64_t* to = reinterpret_cast<uint64_t*>(announce_of(lane, peer, lane.rank));
+  store_relaxed(to, 0ull);  // what is there now is neither the old announcement nor the new one
+  fence(false);
   for (uint32_t i = 1; i < sizeof(Announce) / 8; i++) store_relaxed(to + i, from[i]);
   fence(false);
   store_relaxed(to, from[0]);
+}
+
+// Whether rank `p` is in a collective of this one's number that is another one. The number is read again after the rest, so that half an
+// announcement is not taken for one.
+MK_DEVICE bool is_elsewhere(const Work& w, uint32_t p, uint32_t signature) {
+  const Announce* a = announce_of(*w.lane, w.lane->rank, p);
+  if (load_acquire(&a->seq) != w.seq) return false;
+  const uint32_t theirs = load_relaxed(&a->signature);
+  const bool collective = *static_cast<const volatile uint8_t*>(&a->kind) < kSend;
+  fence(false);
+  return collective && theirs != signature && load_relaxed(&a->seq) == w.seq;
 }
 
 // Between the host's page, a region and this thread's own memory: volatile, because relaxed accesses are for global memory only.
@@ -87,14 +100,10 @@ MK_SLOW void look_around(Work& w, uint64_t now, uint64_t waited) {
   // A peer in the same numbered collective that says something else.
   if (!is_point_to_point(op)) {
     for (uint32_t p = 0; p < n; p++) {
-      const Announce* a = announce_of(lane, lane.rank, p);
-      if (p == lane.rank || load_relaxed(&a->seq) != w.seq) continue;
-      if (a->kind < kSend && load_relaxed(&a->signature) != op.signature) {
-        fence(false);
-        Announce theirs;
-        copy_announce(&theirs, a);
-        return fail(w, kMismatch, p, theirs);
-      }
+      if (p == lane.rank || !is_elsewhere(w, p, op.signature)) continue;
+      Announce theirs;
+      copy_announce(&theirs, announce_of(lane, lane.rank, p));
+      return fail(w, kMismatch, p, theirs);
     }
   }
   // A chunk that is not of this operation.

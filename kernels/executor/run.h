@@ -93,9 +93,7 @@ MK_DEVICE void plan_with(Work& w, Shared& s, uint32_t p) {
   if (reduces(op)) plan_reduce_with(w, s, p);
   else plan_move_with(w, s, p);
   // A rank that only sends would not notice by what it gets.
-  if (w.channel != 0) return;
-  const Announce* a = announce_of(*w.lane, w.lane->rank, p);
-  if (load_acquire(&a->seq) == w.seq && load_relaxed(&a->signature) != op.signature) s.disagrees = p + 1;
+  if (w.channel == 0 && is_elsewhere(w, p, op.signature)) s.disagrees = p + 1;
 }
 
 // Thread 0, second part.
