@@ -51,8 +51,9 @@ MK_DEVICE uint64_t fetch_scalar(const OpDesc& op) {
   return bits;
 }
 
-// The next operation begins. All threads; ends with a barrier.
+// The next operation begins. All threads; starts and ends with a barrier.
 MK_DEVICE void begin_operation(Work& w) {
+  sync();  // all threads have seen that there is one to begin, before thread 0 says that it has begun
   const OpDesc& op = w.ops[w.op];
   for (uint32_t i = thread_id(); i < kMaxOps; i += thread_count()) w.progress[i] = 0;
   if (thread_id() == 0) {

@@ -130,7 +130,7 @@ mod tests {
         assert_eq!((l.complaints.len(), l.ignored.len()), (0, 0));
         let s = l.settings;
         assert_eq!((s.warn_s, s.timeout_s, s.report_version, s.zero_copy), (30, 1800, 22809, true));
-        assert_eq!((s.max_ctas, s.debug, s.residency, s.comm_id), (None, None, Mode::Auto, None));
+        assert_eq!((s.max_ctas, s.debug, s.residency, s.comm_id), (None, None, Mode::Never, None));
     }
 
     #[test]
