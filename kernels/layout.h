@@ -1,5 +1,5 @@
 // What the host and the device agree on: descriptors, shared regions, status pages. src/executor/layout.rs is the host's twin; both sides
-// assert every size and offset, so a change on one side alone does not build.
+// assert every size and offset in terms of the constants, and a test there compares the constants.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -11,11 +11,11 @@ constexpr uint32_t kMaxChannels = 32;    // independent pipes between two ranks
 constexpr uint32_t kSlots = 4;           // chunks in flight per pipe
 constexpr uint32_t kSlotTail = 128;      // bytes behind a slot's chunk: the sender's scalar
 constexpr uint32_t kPhases = 2;          // 0: inputs travel to whom they concern; 1: results travel back
-constexpr uint32_t kInlineOps = 32;      // descriptors that fit the kernel's parameters
+constexpr uint32_t kInlineOps = 4;       // descriptors in the parameters of a kernel; more make every launch dearer
 constexpr uint32_t kMaxOps = 256;        // descriptors of one launch
 constexpr uint32_t kMaxLanes = 64;       // communicators one executor serves
 constexpr uint32_t kThreads = 256;       // threads of a block of the collective and executor kernels
-constexpr uint32_t kExecutorBlocks = 16; // most blocks the executor is launched with
+constexpr uint32_t kGateThreads = 128;   // threads of a gate
 
 enum Kind : uint8_t { kAllReduce, kBroadcast, kReduce, kAllGather, kReduceScatter, kAllToAll, kGather, kScatter, kSend, kRecv };
 enum Type : uint8_t { kInt8, kUint8, kInt32, kUint32, kInt64, kUint64, kFloat16, kFloat32, kFloat64, kBfloat16, kFloat8e4m3, kFloat8e5m2 };
@@ -131,7 +131,7 @@ struct Command {
   uint32_t reserved;
   OpDesc ops[kInlineOps];
 };
-static_assert(offsetof(Command, ops) == 24 && sizeof(Command) == 24 + 64 * kInlineOps, "Command");
+static_assert(offsetof(Command, ops) == 24 && sizeof(Command) == 280, "Command");
 
 // A communicator on one rank, in device memory. The first part is written by the host at init and constant; the rest belongs to the device.
 struct Lane {
@@ -156,7 +156,7 @@ struct Lane {
 };
 static_assert(offsetof(Lane, geometry) == 512 && offsetof(Lane, host_page) == 576 && offsetof(Lane, rank) == 592, "Lane");
 static_assert(offsetof(Lane, direct) == 600 && offsetof(Lane, one_gpu) == 616 && offsetof(Lane, op_seq) == 632, "Lane");
-static_assert(offsetof(Lane, command) == 704 && offsetof(Lane, channel) == 704 + sizeof(Command), "Lane");
+static_assert(offsetof(Lane, command) == 704 && offsetof(Lane, channel) == 984 && sizeof(Lane) == 68568, "Lane");
 
 // The words of one generation of the executor, in pinned memory; src/executor/handshake.rs has the protocol and its model.
 struct Generation {
@@ -183,6 +183,6 @@ struct Executor {
   uint32_t leaving;            // block 0 tells the others to leave; zeroed likewise
   uint32_t lane_count;         // lanes in use, written by the host
 };
-static_assert(sizeof(Executor) == 8 * 3 * kMaxLanes + 16, "Executor");
+static_assert(sizeof(Executor) == 1552, "Executor");
 
 }  // namespace mk

@@ -12,7 +12,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) mk_inline(Lane* lane, 
 }
 
 // A launch on the user's stream that hands the work to the executor and waits for it: one block.
-extern "C" __global__ void __launch_bounds__(128, 1) mk_gate(Lane* lane, const __grid_constant__ Command command) { run_gate(lane, command); }
+extern "C" __global__ void __launch_bounds__(kGateThreads, 1) mk_gate(Lane* lane, const __grid_constant__ Command command) { run_gate(lane, command); }
 
 // Waits until the communicator has finished `launches` uncaptured launches: orders two streams without touching the other one.
 extern "C" __global__ void __launch_bounds__(32, 1) mk_order(Lane* lane, uint64_t launches) { run_order(lane, launches); }

@@ -1,4 +1,5 @@
-//! What the host and the device agree on: the twin of `kernels/layout.h`, which explains each field. Both sides assert sizes and offsets.
+//! What the host and the device agree on: the twin of `kernels/layout.h`, which explains each field. Both sides assert sizes and offsets;
+//! a test compares the constants.
 
 use crate::observe::mismatch::Announce;
 use std::mem::{offset_of, size_of};
@@ -142,7 +143,7 @@ pub struct Command {
     pub reserved: u32,
     pub ops: [OpDesc; INLINE_OPS],
 }
-const _: () = assert!(offset_of!(Command, ops) == 24 && size_of::<Command>() == 24 + 64 * INLINE_OPS);
+const _: () = assert!(offset_of!(Command, ops) == 24 && size_of::<Command>() == 280);
 
 /// A communicator on one rank, in device memory. The host writes the part before `op_seq` once.
 #[repr(C)]
@@ -166,7 +167,7 @@ pub struct Lane {
     pub channel: [Channel; MAX_CHANNELS],
 }
 const _: () = assert!(offset_of!(Lane, rank) == 592 && offset_of!(Lane, direct) == 600 && offset_of!(Lane, op_seq) == 632);
-const _: () = assert!(offset_of!(Lane, command) == 704 && offset_of!(Lane, channel) == 704 + size_of::<Command>());
+const _: () = assert!(offset_of!(Lane, command) == 704 && offset_of!(Lane, channel) == 984 && size_of::<Lane>() == 68568);
 
 /// The executor of one process and GPU, in device memory.
 #[repr(C)]
@@ -178,7 +179,7 @@ pub struct Executor {
     pub leaving: u32,
     pub lane_count: u32,
 }
-const _: () = assert!(size_of::<Executor>() == 24 * MAX_LANES + 16);
+const _: () = assert!(size_of::<Executor>() == 1552);
 
 /// The bytes of a plain shared structure.
 pub fn bytes_of<T>(value: &T) -> &[u8] {
@@ -191,6 +192,33 @@ pub fn bytes_of<T>(value: &T) -> &[u8] {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    /// Sizes that follow from the constants are asserted on each side by the constants of that side, so the constants themselves are compared
+    /// here, by the text of the other half.
+    #[test]
+    fn both_halves_have_the_same_constants() {
+        let header = include_str!("../../kernels/layout.h");
+        let theirs = |name: &str| -> u64 {
+            let after = header.split(&format!("constexpr uint32_t {name} = ")).nth(1).unwrap_or_else(|| panic!("layout.h has no {name}"));
+            after.split(';').next().unwrap().parse().unwrap()
+        };
+        let ours = [
+            ("kMaxRanks", MAX_RANKS as u64),
+            ("kMaxChannels", MAX_CHANNELS as u64),
+            ("kSlots", SLOTS as u64),
+            ("kSlotTail", SLOT_TAIL as u64),
+            ("kPhases", PHASES as u64),
+            ("kInlineOps", INLINE_OPS as u64),
+            ("kMaxOps", MAX_OPS as u64),
+            ("kMaxLanes", MAX_LANES as u64),
+            ("kThreads", u64::from(THREADS)),
+            ("kGateThreads", u64::from(GATE_THREADS)),
+        ];
+        for (name, value) in ours {
+            assert_eq!(theirs(name), value, "{name}");
+        }
+        assert_eq!(header.matches("constexpr uint32_t k").count(), ours.len(), "a constant of layout.h is not compared here");
+    }
 
     proptest! {
         #[test]
