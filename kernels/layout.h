@@ -78,7 +78,7 @@ struct HostPage {
   uint64_t waiting_seq;    // operation number
   uint64_t waiting_for;    // bit r: rank r is awaited
   uint32_t waiting_channel;
-  uint32_t waiting_updates;  // grows with every update, so that a resolved wait is told from a lasting one
+  uint32_t reserved2;
   Announce waiting_op;
   // Device, once: the first failure. `failure` is written last.
   Announce failure_mine;
@@ -141,7 +141,7 @@ struct Lane {
   uint64_t executor;       // Executor*
   uint32_t rank;
   uint32_t index;          // this lane's number in the executor
-  uint64_t direct;         // bit r: rank r's buffers can be addressed as they are
+  uint64_t reserved2;
   uint64_t deadline_ns;    // longest wait; 0 = for ever
   uint32_t one_gpu;        // all ranks on this GPU: fences need not reach further
   uint32_t reserved0[3];
@@ -155,7 +155,7 @@ struct Lane {
   Channel channel[kMaxChannels];
 };
 static_assert(offsetof(Lane, geometry) == 512 && offsetof(Lane, host_page) == 576 && offsetof(Lane, rank) == 592, "Lane");
-static_assert(offsetof(Lane, direct) == 600 && offsetof(Lane, one_gpu) == 616 && offsetof(Lane, op_seq) == 632, "Lane");
+static_assert(offsetof(Lane, deadline_ns) == 608 && offsetof(Lane, one_gpu) == 616 && offsetof(Lane, op_seq) == 632, "Lane");
 static_assert(offsetof(Lane, command) == 704 && offsetof(Lane, channel) == 984 && sizeof(Lane) == 68568, "Lane");
 
 // The words of one generation of the executor, in pinned memory; src/executor/handshake.rs has the protocol and its model.

@@ -10,7 +10,7 @@ constexpr uint64_t kLookEveryNs = 50'000;
 constexpr uint64_t kAnnounceAfterNs = 20'000'000;  // then peers may want to know what we wait in
 constexpr uint64_t kBlameAfterNs = 200'000'000;    // a peer's failure is taken over only when we had time to see its cause ourselves
 constexpr uint64_t kReportAfterNs = 500'000'000;
-constexpr uint64_t kReportEveryNs = 100'000'000;
+constexpr uint64_t kReportEveryNs = 25'000'000;
 
 MK_DEVICE Announce view_of(const Work& w) {
   const OpDesc& op = w.ops[w.op];
@@ -78,8 +78,15 @@ MK_SLOW void fail(Work& w, uint32_t code, uint32_t rank, const Announce& theirs)
   fence(false);
 }
 
+// The same, when rank `p` has announced another operation in the place of this one.
+MK_DEVICE void fail_by_announcement(Work& w, uint32_t p) {
+  Announce theirs;
+  copy_announce(&theirs, announce_of(*w.lane, w.lane->rank, p));
+  fail(w, kMismatch, p, theirs);
+}
+
 // One look, by thread 0, when the wait has lasted `waited` ns.
-MK_SLOW void look_around(Work& w, uint64_t now, uint64_t waited) {
+MK_SLOW void look_around(Work& w, uint64_t waited) {
   Lane& lane = *w.lane;
   const OpDesc& op = w.ops[w.op];
   HostPage* page = reinterpret_cast<HostPage*>(lane.host_page);
@@ -98,14 +105,9 @@ MK_SLOW void look_around(Work& w, uint64_t now, uint64_t waited) {
       if (p != lane.rank) announce_to(w, p);
   }
   // A peer in the same numbered collective that says something else.
-  if (!is_point_to_point(op)) {
-    for (uint32_t p = 0; p < n; p++) {
-      if (p == lane.rank || !is_elsewhere(w, p, op.signature)) continue;
-      Announce theirs;
-      copy_announce(&theirs, announce_of(lane, lane.rank, p));
-      return fail(w, kMismatch, p, theirs);
-    }
-  }
+  if (!is_point_to_point(op))
+    for (uint32_t p = 0; p < n; p++)
+      if (p != lane.rank && is_elsewhere(w, p, op.signature)) return fail_by_announcement(w, p);
   // A chunk that is not of this operation.
   if (w.suspect != 0 && waited >= kBlameAfterNs) {
     const uint32_t p = static_cast<uint32_t>(w.suspect - 1), signature = static_cast<uint32_t>(w.suspect_data);
@@ -127,7 +129,7 @@ MK_SLOW void look_around(Work& w, uint64_t now, uint64_t waited) {
   if (peer_failed != 0 && waited >= kBlameAfterNs) return fail(w, kPeerFailed, static_cast<uint32_t>(peer_failed) - 1, nothing);
   if (lane.deadline_ns != 0 && waited >= lane.deadline_ns) return fail(w, kDeadline, first_awaited, nothing);
 
-  if (waited >= kReportAfterNs && (w.reported == 0 || now - w.last_look >= kReportEveryNs)) {
+  if (waited >= kReportAfterNs) {
     w.reported = 1;
     const Announce mine = view_of(w);
     copy_announce(&page->waiting_op, &mine);
@@ -135,8 +137,6 @@ MK_SLOW void look_around(Work& w, uint64_t now, uint64_t waited) {
     store_relaxed(&page->waiting_for, w.awaited);
     store_relaxed(&page->waiting_channel, w.channel);
     store_relaxed(&page->waiting_ns, waited);
-    fence(false);
-    store_relaxed(&page->waiting_updates, load_relaxed(&page->waiting_updates) + 1);
   }
 }
 
@@ -155,9 +155,9 @@ MK_DEVICE void keep_waiting(Work& w) {
   const uint64_t now = now_ns();
   if (w.wait_started == 0) { w.wait_started = now; w.last_look = now; return; }
   const uint64_t waited = now - w.wait_started;
-  const uint64_t every = w.reported != 0 ? kReportEveryNs / 4 : kLookEveryNs;
+  const uint64_t every = w.reported != 0 ? kReportEveryNs : kLookEveryNs;
   if (waited < kFirstLookNs || now - w.last_look < every) return;
-  look_around(w, now, waited);
+  look_around(w, waited);
   w.last_look = now;
 }
 

@@ -24,7 +24,6 @@ struct ExecutorBlock {
 };
 
 // Spreads the channels of the lanes over the blocks, so that small operations of different lanes meet different blocks.
-MK_DEVICE uint32_t block_of(uint32_t lane, uint32_t channel, uint32_t blocks) { return (lane + channel) % blocks; }
 MK_DEVICE bool has_part(uint32_t lane, uint32_t channels, uint32_t block, uint32_t blocks, uint32_t& channel) {
   channel = (block + blocks - lane % blocks) % blocks;
   return channel < channels;

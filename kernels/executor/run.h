@@ -111,24 +111,13 @@ MK_DEVICE void plan_all(Work& w, Shared& s) {
   }
   w.awaited = s.awaited;
   if (s.disagrees != 0) {
-    Announce theirs;
-    copy_announce(&theirs, announce_of(*w.lane, w.lane->rank, s.disagrees - 1));
-    fail(w, kMismatch, s.disagrees - 1, theirs);
+    fail_by_announcement(w, s.disagrees - 1);
     clear_jobs(s);
     s.step = Step::kMoved;  // the next step finds that this one has given up
     return;
   }
   if (s.unfinished == 0) s.step = Step::kFinished;
   else if (s.ncopies != 0 || s.wide != Wide::kNone || (s.post[0] | s.post[1] | s.release[0] | s.release[1]) != 0) s.step = Step::kMoved;
-}
-
-// Rank p's thread, last part: tells rank p what has been moved.
-MK_DEVICE void tell(Work& w, const Shared& s, uint32_t p, uint32_t told) {
-  const bool exchange = s.turn[0][p] != kNoTransfer || s.turn[1][p] != kNoTransfer;
-  for (uint32_t phase = 0; phase < kPhases; phase++) {
-    if (told >> phase & 1) post(w, phase, p, exchange ? w.ops[s.turn[0][p]].signature : s.signature);
-    if (told >> (kPhases + phase) & 1) release(w, phase, p);
-  }
 }
 
 // Everything but packets. All threads; the result is the same for all.
@@ -167,9 +156,10 @@ MK_DEVICE Step step_jobs(Work& w, Shared& s) {
       // Of a reduction, what is taken for the fold is counted elsewhere.
       w.progress[kMaxRanks + p] += reduces(w.ops[first_op]) ? s.release[1] >> p & 1 : s.release[0] >> p & 1;
     }
-    uint32_t told = 0;
-    for (uint32_t phase = 0; phase < kPhases; phase++) told |= (s.post[phase] >> p & 1) << phase | (s.release[phase] >> p & 1) << (kPhases + phase);
-    if (told != 0) tell(w, s, p, told);
+    for (uint32_t phase = 0; phase < kPhases; phase++) {
+      if (s.post[phase] >> p & 1) post(w, phase, p, exchange ? w.ops[s.turn[0][p]].signature : s.signature);
+      if (s.release[phase] >> p & 1) release(w, phase, p);
+    }
   }
   sync();
   if (me == 0) clear_jobs(s);

@@ -77,11 +77,4 @@ MK_DEVICE void wait_for_stream() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
-// Lets the next kernel of the stream start launching; it still waits for this one's end before it touches memory.
-MK_DEVICE void let_next_launch() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-
 }  // namespace mk

@@ -70,6 +70,5 @@ MK_DEVICE uint64_t now_ns() {
 }
 MK_DEVICE void pause() { sched_yield(); }
 MK_DEVICE void wait_for_stream() {}
-MK_DEVICE void let_next_launch() {}
 
 }  // namespace mk

@@ -48,11 +48,12 @@ struct Connection {
     closed: bool,
 }
 
-/// A number that processes of this host (more exactly: of this boot) share.
-pub(super) fn this_host() -> u64 {
-    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+/// A number that processes of this host (more exactly: of this boot) share, unless `NCCL_HOSTID`, passed in, makes them differ. Where the boot's
+/// number cannot be read, in odd containers, every process is taken for the same host; whether memory can be mapped confirms or refutes it.
+pub fn host_token(host_id: Option<&str>) -> u64 {
+    let own = host_id.map_or_else(|| std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default(), str::to_owned);
     let mut first = [0u8; 8];
-    first.copy_from_slice(&blake3::hash(id.as_bytes()).as_bytes()[..8]);
+    first.copy_from_slice(&blake3::hash(own.as_bytes()).as_bytes()[..8]);
     u64::from_le_bytes(first)
 }
 
@@ -64,7 +65,7 @@ pub fn join(j: Join) -> Result<Bootstrap> {
         root::serve_well_known(&contents)?;
     }
     let mut addresses = Vec::new();
-    if contents.host == this_host() && contents.loopback_port != 0 {
+    if contents.host == host_token(None) && contents.loopback_port != 0 {
         addresses.push(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), contents.loopback_port));
     }
     // A container with a network of its own shares the host's boot, but not its loopback.

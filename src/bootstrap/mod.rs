@@ -16,5 +16,5 @@ mod tests;
 
 pub use id::UniqueId;
 pub use interface::{Family, SocketSettings};
-pub use member::{Bootstrap, Join, join};
+pub use member::{Bootstrap, Join, host_token, join};
 pub use root::create_id;

@@ -37,7 +37,7 @@ pub fn create_id(settings: &SocketSettings) -> Result<UniqueId> {
         }
     }
     start(listeners, key)?;
-    Ok(UniqueId::new(&Contents { key, host: super::member::this_host(), loopback_port, routable, well_known: false }))
+    Ok(UniqueId::new(&Contents { key, host: super::member::host_token(None), loopback_port, routable, well_known: false }))
 }
 
 fn well_known_id(name: &str) -> Result<UniqueId> {

@@ -101,6 +101,10 @@ impl Communicator {
         Life::from_raw(self.life.load(Ordering::Acquire))
     }
 
+    fn init_error(&self) -> Error {
+        lock(&self.error).clone().unwrap_or_else(|| Error::internal("communicator failed to initialise"))
+    }
+
     pub fn is_blocking(&self) -> bool {
         // The environment overrides the configuration.
         crate::env::settings().comm_blocking.or(self.config.blocking).unwrap_or(true)
@@ -134,7 +138,7 @@ impl Communicator {
             Life::Starting => Err(Error::argument(
                 "the communicator is still being initialised: poll ncclCommGetAsyncError until it no longer says ncclInProgress",
             )),
-            Life::Broken => Err(lock(&self.error).clone().unwrap_or_else(|| Error::internal("communicator failed to initialise"))),
+            Life::Broken => Err(self.init_error()),
             Life::Revoked => Err(Error::usage("the communicator has been revoked: only split, shrink, abort and destroy are left")),
             Life::Finalized => Err(Error::argument("the communicator has been finalized: only destroy and abort are left")),
             Life::Gone => Err(Error::argument("the communicator has been destroyed or aborted")),
@@ -177,7 +181,7 @@ impl Communicator {
     pub fn async_state(&self) -> Result<Status> {
         match self.life() {
             Life::Starting => Ok(Status::InProgress),
-            Life::Broken => Err(lock(&self.error).clone().unwrap_or_else(|| Error::internal("communicator failed to initialise"))),
+            Life::Broken => Err(self.init_error()),
             _ => self.listen().map_or(Ok(Status::Done), Err),
         }
     }

@@ -22,7 +22,6 @@ pub struct Identity {
     pub max_channels: u32,
     pub region_budget: u64,
     pub zero_copy: bool,
-    pub chosen_protocols: u32,
 }
 
 /// Second round: where a rank's region is.
@@ -64,7 +63,6 @@ impl Identity {
         out.extend(self.max_channels.to_le_bytes());
         out.extend(self.region_budget.to_le_bytes());
         out.push(u8::from(self.zero_copy));
-        out.extend(self.chosen_protocols.to_le_bytes());
         out
     }
     pub fn decode(bytes: &[u8]) -> Result<Self> {
@@ -79,7 +77,6 @@ impl Identity {
             max_channels: r.u32()?,
             region_budget: r.u64()?,
             zero_copy: r.take::<1>()?[0] != 0,
-            chosen_protocols: r.u32()?,
         })
     }
 }
@@ -117,16 +114,6 @@ pub fn process_token() -> u64 {
     }
 }
 
-/// The same for all processes of a host (of a boot, more exactly), unless `NCCL_HOSTID` makes them differ.
-pub fn host_token(host_id: Option<&str>) -> u64 {
-    let own = match host_id {
-        Some(id) => id.to_owned(),
-        // Unreadable in odd containers: then every process there is taken for the same host, which region mapping will confirm or refute.
-        None => std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default(),
-    };
-    own.bytes().fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -144,7 +131,6 @@ mod tests {
             max_channels: 7,
             region_budget: 8,
             zero_copy: true,
-            chosen_protocols: 9,
         };
         assert_eq!(Identity::decode(&i.encode()), Ok(i));
         for handle in [None, Some([7; 64])] {

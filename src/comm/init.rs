@@ -1,9 +1,9 @@
 //! Builds a rank's communicator: ranks meet, say who they are, agree on a shape, exchange regions, and go on only when all have succeeded.
 
 use super::communicator::{Communicator, Ready};
-use super::identity::{Identity, PROTOCOL_VERSION, RegionCard, host_token, process_token};
+use super::identity::{Identity, PROTOCOL_VERSION, RegionCard, process_token};
 use super::reclaim;
-use crate::bootstrap::{Bootstrap, Join, UniqueId};
+use crate::bootstrap::{Bootstrap, Join, UniqueId, host_token};
 use crate::cuda::IpcHandle;
 use crate::env::settings;
 use crate::error::{Error, Result};
@@ -68,7 +68,6 @@ fn agree(comm: &Communicator, gpu: &Arc<Gpu>, bootstrap: Bootstrap, id: &UniqueI
         max_channels,
         region_budget: REGION_BUDGET as u64,
         zero_copy: set.zero_copy,
-        chosen_protocols: 0,
     };
     let all = bootstrap.all_gather(&mine.encode(), &comm.stop)?.iter().map(|bytes| Identity::decode(bytes)).collect::<Result<Vec<_>>>()?;
     check_compatible(&all, rank)?;
@@ -96,7 +95,7 @@ fn agree(comm: &Communicator, gpu: &Arc<Gpu>, bootstrap: Bootstrap, id: &UniqueI
     let (lane, _) = made?;
     let opened = first_failure(&cards).and_then(|()| {
         let cards = cards.iter().map(|c| RegionCard::decode(c.get(1..).unwrap_or_default())).collect::<Result<Vec<_>>>()?;
-        let peers = map_peers(gpu, &all, &cards, rank, direct)?;
+        let peers = map_peers(gpu, &all, &cards, rank)?;
         lane.open(&shape.geometry, rank, &peers, set.timeout_s.saturating_mul(1_000_000_000))
     });
     let report = match &opened {
@@ -148,19 +147,9 @@ fn first_failure(reports: &[Vec<u8>]) -> Result<()> {
     }
 }
 
-fn map_peers(
-    gpu_of_mine: &Arc<Gpu>,
-    all: &[Identity],
-    cards: &[RegionCard],
-    rank: usize,
-    direct: impl Fn(&Identity) -> bool,
-) -> Result<Peers> {
+fn map_peers(gpu_of_mine: &Arc<Gpu>, all: &[Identity], cards: &[RegionCard], rank: usize) -> Result<Peers> {
     let mut regions = Vec::with_capacity(all.len());
-    let mut direct_mask = 0u64;
     for (peer, (identity, card)) in all.iter().zip(cards).enumerate() {
-        if direct(identity) {
-            direct_mask |= 1 << peer;
-        }
         let address = if identity.process == all[rank].process {
             if identity.gpu != all[rank].gpu {
                 reach_other_gpu(gpu_of_mine, identity, peer, rank)?;
@@ -176,7 +165,7 @@ fn map_peers(
         regions.push(address);
     }
     let one_gpu = all.iter().all(|i| i.gpu == all[rank].gpu);
-    Ok(Peers { regions, direct: direct_mask, one_gpu })
+    Ok(Peers { regions, one_gpu })
 }
 
 /// Ranks of this process on different GPUs: kernels on ours must be able to address the other's memory.

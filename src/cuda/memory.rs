@@ -115,14 +115,6 @@ pub fn free(address: u64) -> Result<()> {
     check(unsafe { sys::cuMemFree_v2(address) }, "cuMemFree")
 }
 
-/// Free and total bytes of the current device.
-pub fn free_memory() -> Result<(usize, usize)> {
-    let (mut free, mut total) = (0, 0);
-    // SAFETY: writes two sizes.
-    check(unsafe { sys::cuMemGetInfo_v2(&mut free, &mut total) }, "cuMemGetInfo")?;
-    Ok((free, total))
-}
-
 /// The device that an address belongs to; `None` when it is no memory that CUDA knows.
 pub fn pointer_device(address: u64) -> Option<i32> {
     let mut device = 0i32;

@@ -8,7 +8,7 @@ mod stream;
 
 pub use context::{Context, Device, Guard, current_device, device_count};
 pub use kernel::{Kernel, LaunchStyle, Module};
-pub use memory::{DeviceMemory, IpcHandle, PinnedMemory, RemoteMemory, allocate, free, free_memory, pointer_device};
+pub use memory::{DeviceMemory, IpcHandle, PinnedMemory, RemoteMemory, allocate, free, pointer_device};
 pub use stream::{Capture, Event, OwnedStream, RelaxedCapture, Stream};
 
 use crate::error::{Error, Result};

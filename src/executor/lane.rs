@@ -8,12 +8,10 @@ use crate::observe::mismatch::Announce;
 use std::mem::{ManuallyDrop, offset_of, size_of};
 use std::sync::Arc;
 
-/// Where the regions of all ranks are, as addressed from here, and which ranks' buffers can be.
+/// Where the regions of all ranks are, as addressed from here.
 #[derive(Debug, Clone)]
 pub struct Peers {
     pub regions: Vec<u64>,
-    /// Bit r: rank r's buffers can be addressed as they are.
-    pub direct: u64,
     pub one_gpu: bool,
 }
 
@@ -43,7 +41,6 @@ pub struct LongWait {
     /// Bit r: rank r is awaited.
     pub awaited: u64,
     pub channel: u32,
-    pub updates: u32,
     pub op: Announce,
 }
 
@@ -79,7 +76,6 @@ impl LaneMemory {
         put(offset_of!(Lane, executor), &self.gpu.executor.address.to_ne_bytes());
         put(offset_of!(Lane, rank), &(rank as u32).to_ne_bytes());
         put(offset_of!(Lane, index), &(self.slot.index as u32).to_ne_bytes());
-        put(offset_of!(Lane, direct), &peers.direct.to_ne_bytes());
         put(offset_of!(Lane, deadline_ns), &deadline_ns.to_ne_bytes());
         put(offset_of!(Lane, one_gpu), &u32::from(peers.one_gpu).to_ne_bytes());
         self.gpu.write(&self.memory, 0, &head)?;
@@ -121,7 +117,6 @@ impl LaneMemory {
                 seq: (&raw const (*page).waiting_seq).read_volatile(),
                 awaited: (&raw const (*page).waiting_for).read_volatile(),
                 channel: (&raw const (*page).waiting_channel).read_volatile(),
-                updates: (&raw const (*page).waiting_updates).read_volatile(),
                 op: (&raw const (*page).waiting_op).read_volatile(),
             }
         };

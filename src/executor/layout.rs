@@ -68,7 +68,7 @@ pub struct HostPage {
     pub waiting_seq: u64,
     pub waiting_for: u64,
     pub waiting_channel: u32,
-    pub waiting_updates: u32,
+    pub reserved2: u32,
     pub waiting_op: Announce,
     pub failure_mine: Announce,
     pub failure_theirs: Announce,
@@ -154,7 +154,7 @@ pub struct Lane {
     pub executor: u64,
     pub rank: u32,
     pub index: u32,
-    pub direct: u64,
+    pub reserved2: u64,
     pub deadline_ns: u64,
     pub one_gpu: u32,
     pub reserved0: [u32; 3],
@@ -166,7 +166,7 @@ pub struct Lane {
     pub command: Command,
     pub channel: [Channel; MAX_CHANNELS],
 }
-const _: () = assert!(offset_of!(Lane, rank) == 592 && offset_of!(Lane, direct) == 600 && offset_of!(Lane, op_seq) == 632);
+const _: () = assert!(offset_of!(Lane, rank) == 592 && offset_of!(Lane, deadline_ns) == 608 && offset_of!(Lane, op_seq) == 632);
 const _: () = assert!(offset_of!(Lane, command) == 704 && offset_of!(Lane, channel) == 984 && size_of::<Lane>() == 68568);
 
 /// The executor of one process and GPU, in device memory.
