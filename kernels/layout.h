@@ -14,12 +14,12 @@ constexpr uint32_t kPhases = 2;          // 0: inputs travel to whom they concer
 constexpr uint32_t kInlineOps = 4;       // descriptors in the parameters of a kernel; more make every launch dearer
 constexpr uint32_t kMaxOps = 256;        // descriptors of one launch
 constexpr uint32_t kMaxLanes = 64;       // communicators one executor serves
-constexpr uint32_t kThreads = 256;       // threads of a block of the collective and executor kernels
-constexpr uint32_t kGateThreads = 128;   // threads of a gate
+constexpr uint32_t kThreads = 512;       // threads of a block of the collective and executor kernels
+constexpr uint32_t kGateThreads = 64;    // threads of a gate
 
 enum Kind : uint8_t { kAllReduce, kBroadcast, kReduce, kAllGather, kReduceScatter, kAllToAll, kGather, kScatter, kSend, kRecv };
-enum Type : uint8_t { kInt8, kUint8, kInt32, kUint32, kInt64, kUint64, kFloat16, kFloat32, kFloat64, kBfloat16, kFloat8e4m3, kFloat8e5m2 };
-enum Redop : uint8_t { kSum, kProd, kMax, kMin, kAvg, kPreMulSum };
+enum Type : uint8_t { kInt8, kUint8, kInt32, kUint32, kInt64, kUint64, kFloat16, kFloat32, kFloat64, kBfloat16, kFloat8e4m3, kFloat8e5m2, kTypes };
+enum Redop : uint8_t { kSum, kProd, kMax, kMin, kAvg, kPreMulSum, kRedops };
 // How bytes move. Packet: lines of 8 data bytes and a flag, one exchange. Pipe: chunks through staging slots. Direct: peers' buffers are
 // addressed where they are.
 enum Protocol : uint8_t { kPacket, kPipe, kDirect };

@@ -218,8 +218,12 @@ impl Stream {
     }
 
     /// Copies device memory to the host and waits for it.
+    ///
+    /// The stream is waited for first: a copy to pageable memory that waits for a kernel holds the context's lock meanwhile, and where ranks are
+    /// threads of one context, a peer that still has to instantiate its graph needs that lock to launch what the kernel waits for.
     pub fn download(&self, from: Span, to: &mut [u8]) -> Outcome {
         assert!(to.len() <= from.bytes);
+        self.synchronize()?;
         if !to.is_empty() {
             // SAFETY: the span is device memory that its owner keeps; the slice is exclusively ours until the wait below is over.
             check("cuMemcpyDtoHAsync", unsafe { sys::cuMemcpyDtoHAsync_v2(to.as_mut_ptr().cast(), from.address, to.len(), self.raw) })?;

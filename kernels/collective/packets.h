@@ -44,54 +44,56 @@ MK_DEVICE bool receive_header(Shared& s, const OpDesc& op, const Line* header, u
   return op.redop != kPreMulSum || receive_line(header + 1, flag, kTries, s.pointers.scalars[p]);
 }
 
-// Folds one line of all ranks. False when a line has not come yet.
-template <class T> MK_DEVICE bool fold_line(const Lane& lane, const Shared& s, const Line* first, uint64_t flag, const Reduction& r, uint64_t& out) {
+// Folds the lines of all ranks, thread by thread. False when one has not come yet: the step is repeated, which does no harm, since the input has
+// been sent.
+template <class T, uint8_t kOp>
+MK_FUNCTION bool fold_lines(const Shared& s, const Line* first, uint64_t stride, uint64_t flag, uint32_t n, char* to, uint64_t bytes) {
   constexpr uint32_t kPer = 8 / sizeof(typename T::Store);
   union Eight { uint64_t whole; typename T::Store part[kPer]; MK_DEVICE Eight() {} };
-  const uint64_t stride = lane.geometry.packet_lines;
-  const uint32_t n = lane.geometry.nranks;
-  typename T::Acc acc[kPer] = {};
   constexpr uint32_t kBatch = 4;  // lines of several ranks in flight
+  const uint64_t count = lines_of(bytes);
 #pragma unroll 1
-  for (uint32_t base = 0; base < n; base += kBatch) {
-    Line lines[kBatch];
+  for (uint64_t i = thread_id(); i < count; i += thread_count()) {
+    const Line* from = first + i;
+    typename T::Acc acc[kPer] = {};
+#pragma unroll 1
+    for (uint32_t base = 0; base < n; base += kBatch) {
+      Line lines[kBatch];
 #pragma unroll
-    for (uint32_t b = 0; b < kBatch; b++)
-      if (base + b < n) lines[b] = load_line(first + (base + b) * stride);
+      for (uint32_t b = 0; b < kBatch; b++)
+        if (base + b < n) lines[b] = load_line(from + (base + b) * stride);
 #pragma unroll
-    for (uint32_t b = 0; b < kBatch; b++) {
-      if (base + b >= n) break;
-      Eight v;
-      v.whole = lines[b].data;
-      if (lines[b].flag != flag && !receive_line(first + (base + b) * stride, flag, kTries, v.whole)) return false;
-      const typename T::Acc scalar = scalar_of<T>(s.pointers.scalars[base + b]);
-      if (base + b == 0) begin_fold<T>(acc, v.part, r.redop, scalar);
-      else combine<T>(acc, v.part, r.redop, scalar);
+      for (uint32_t b = 0; b < kBatch; b++) {
+        if (base + b >= n) continue;
+        Eight v;
+        v.whole = lines[b].data;
+        if (lines[b].flag != flag && !receive_line(from + (base + b) * stride, flag, kTries, v.whole)) return false;
+        typename T::Acc scalar{};
+        if constexpr (kOp == kPreMulSum) scalar = scalar_of<T>(s.pointers.scalars[base + b]);
+        if (b == 0 && base == 0) begin_fold<T, kOp>(acc, v.part, scalar);
+        else combine<T, kOp>(acc, v.part, scalar);
+      }
     }
+    Eight v;
+    end_fold<T, kOp>(v.part, acc, n);
+    store_eight(to, i * 8, bytes, v.whole);
   }
-  Eight v;
-  end_fold<T>(v.part, acc, r);
-  out = v.whole;
   return true;
 }
+
+using LineFoldFunction = bool (*)(const Shared&, const Line*, uint64_t, uint64_t, uint32_t, char*, uint64_t);
+MK_CONSTANT LineFoldFunction kLineFolds[kTypes][kRedops] = MK_TYPES_AND_OPERATORS(fold_lines);
 
 MK_DEVICE bool receive_packets(const Work& w, const Shared& s, const OpDesc& op, Range r, uint64_t flag) {
   const Lane& lane = *w.lane;
   const uint32_t n = lane.geometry.nranks, me = lane.rank;
   const Line* first = packets_of(lane, me, flag & 1, w.channel, 0) + kHeaderLines;
-  const uint64_t stride = lane.geometry.packet_lines, lines = lines_of(r.bytes);
+  const uint64_t stride = lane.geometry.packet_lines;
   bool complete = true;
   if (reduces(op)) {
-    const Reduction reduction = reduction_of(w, op);
-    with_type(op.dtype, [&]<class T>() {
-#pragma unroll 1
-      for (uint64_t i = thread_id(); i < lines && complete; i += thread_count()) {
-        uint64_t v = 0;
-        complete = fold_line<T>(*opaque(&lane), s, opaque(first) + i, flag, reduction, v);
-        if (complete) store_eight(opaque(output(op)) + r.begin, i * 8, r.bytes, v);
-      }
-    });
+    complete = kLineFolds[op.dtype][op.redop](s, first, stride, flag, n, output(op) + r.begin, r.bytes);
   } else {
+    const uint64_t lines = lines_of(r.bytes);
 #pragma unroll 1
     for (uint64_t i = thread_id(); i < lines * n && complete; i += thread_count()) {
       const uint32_t p = static_cast<uint32_t>(i / lines), line = static_cast<uint32_t>(i % lines);

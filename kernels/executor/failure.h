@@ -78,10 +78,14 @@ MK_SLOW void fail(Work& w, uint32_t code, uint32_t rank, const Announce& theirs)
   fence(false);
 }
 
-// The same, when rank `p` has announced another operation in the place of this one.
+// The same, when rank `p` has announced another operation in the place of this one. It may just be saying so once more (another channel, or
+// because it has waited long): then the number is 0 for a moment.
 MK_DEVICE void fail_by_announcement(Work& w, uint32_t p) {
   Announce theirs;
-  copy_announce(&theirs, announce_of(*w.lane, w.lane->rank, p));
+  for (uint32_t tries = 0; tries < 1000; tries++) {
+    copy_announce(&theirs, announce_of(*w.lane, w.lane->rank, p));
+    if (theirs.seq != 0) break;
+  }
   fail(w, kMismatch, p, theirs);
 }
 

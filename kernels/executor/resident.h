@@ -16,10 +16,13 @@ constexpr uint64_t kLeaveAfterNs = 2'000;  // idle time after which a generation
 
 struct ExecutorBlock {
   Shared shared;
-  uint64_t seen[kMaxLanes];    // per lane: number of the last command this block took or had no part in
-  uint64_t fresh[kMaxLanes];   // per lane: a posting that waits, or 0
+  uint64_t seen[kMaxLanes];         // per lane: number of the last command this block took or had no part in; written by the lane's thread
+  uint64_t fresh_number[kMaxLanes]; // commands that wait to be taken, in any order
+  uint32_t fresh[kMaxLanes];        // their lanes
+  uint32_t fresh_channel[kMaxLanes];
+  uint32_t fresh_count;
   uint32_t leave;
-  uint32_t works_active;
+  uint32_t active;                  // bit k: works[k] is under way
   Work works[kMaxWorks];
 };
 
@@ -31,6 +34,7 @@ MK_DEVICE bool has_part(uint32_t lane, uint32_t channels, uint32_t block, uint32
 
 MK_DEVICE void run_gate(Lane* lane, const Command& command) {
   wait_for_stream();
+  let_next_start();
   Executor* executor = reinterpret_cast<Executor*>(lane->executor);
   const uint64_t number = (load_relaxed(&executor->posted[lane->index]) >> 8) + 1;
   const uint64_t* from = reinterpret_cast<const uint64_t*>(&command);
@@ -95,25 +99,31 @@ MK_DEVICE bool try_leave(Executor* executor, Generation* words, uint32_t number,
 MK_DEVICE void run_executor(Executor* executor, Generation* generation, uint64_t linger_ns, ExecutorBlock& b) {
   const uint32_t me = block_id(), blocks = block_count();
   init_shared(b.shared);
-  for (uint32_t i = thread_id(); i < kMaxWorks; i += thread_count()) b.works[i].active = 0;
-  for (uint32_t l = thread_id(); l < kMaxLanes; l += thread_count()) {
-    b.seen[l] = load_acquire(&executor->done[l]);
-    b.fresh[l] = 0;
-  }
-  if (thread_id() == 0) { b.leave = 0; b.works_active = 0; }
+  for (uint32_t l = thread_id(); l < kMaxLanes; l += thread_count()) b.seen[l] = load_acquire(&executor->done[l]);
+  if (thread_id() == 0) b.leave = b.active = b.fresh_count = 0;
   sync();
 
   const uint32_t number = load_relaxed(&generation->number);
   uint64_t idle_since = now_ns();
   Times times = {0, 0, 0, idle_since, 0};
   while (true) {
-    // New commands.
+    // New commands, each lane's by a thread of its own.
     const uint32_t lanes = load_relaxed(&executor->lane_count);
     bool any = false, pending = false;
     for (uint32_t l = thread_id(); l < lanes && l < kMaxLanes; l += thread_count()) {
-      const uint64_t posting = load_relaxed(&executor->posted[l]);
-      if (posting >> 8 != b.seen[l]) { b.fresh[l] = posting; any = true; }
-      if (me == 0) pending |= posting >> 8 != load_relaxed(&executor->done[l]);
+      const uint64_t posting = load_relaxed(&executor->posted[l]), number = posting >> 8;
+      if (me == 0) pending |= number != load_relaxed(&executor->done[l]);
+      uint32_t channel;
+      if (number == b.seen[l]) continue;
+      if (!has_part(l, posting & 0xff, me, blocks, channel)) {
+        b.seen[l] = number;
+        continue;
+      }
+      const uint32_t at = add_shared(&b.fresh_count, 1);
+      b.fresh_number[at] = number;
+      b.fresh[at] = l;
+      b.fresh_channel[at] = channel;
+      any = true;
     }
     if (any) fence(true);
     // Whether any block has work: block 0 keeps the time for all.
@@ -122,42 +132,36 @@ MK_DEVICE void run_executor(Executor* executor, Generation* generation, uint64_t
       if (thread_id() == 0) {
         // Once this generation has left for the host, a new command is the next generation's.
         b.leave = load_relaxed(&executor->leaving);
-        for (uint32_t l = 0; l < kMaxLanes && !b.leave; l++) {
-          if (b.fresh[l] == 0) continue;
-          Lane* lane = reinterpret_cast<Lane*>(load_relaxed(&executor->lanes[l]));
-          uint32_t channel;
-          if (has_part(l, b.fresh[l] & 0xff, me, blocks, channel)) {
-            uint32_t k = 0;
-            while (k < kMaxWorks && b.works[k].active) k++;
-            if (k == kMaxWorks) continue;  // taken when a work ends
-            begin_work(b.works[k], lane, &lane->command, channel);
-            b.works_active++;
-          }
-          b.seen[l] = b.fresh[l] >> 8;
-          b.fresh[l] = 0;
+        for (uint32_t i = 0; i < b.fresh_count && !b.leave; i++) {
+          const uint32_t k = lowest_bit(~static_cast<uint64_t>(b.active));
+          if (k >= kMaxWorks) break;  // the rest is found again, and taken when a work has ended
+          Lane* lane = reinterpret_cast<Lane*>(load_relaxed(&executor->lanes[b.fresh[i]]));
+          begin_work(b.works[k], lane, &lane->command, b.fresh_channel[i]);
+          b.active |= 1u << k;
+          b.seen[b.fresh[i]] = b.fresh_number[i];
         }
+        b.fresh_count = 0;
       }
       sync();
     }
 
     // One step of each work.
     bool moved = false;
-    for (uint32_t k = 0; k < kMaxWorks; k++) {
+    for (uint32_t left = b.active; left != 0; left &= left - 1) {
+      const uint32_t k = lowest_bit(left);
       Work& w = b.works[k];
-      if (!w.active) continue;
       const Step step = advance(w, b.shared);
       moved |= step != Step::kWaiting;
       if (step != Step::kFinished) continue;
       sync();
       if (thread_id() == 0) {
         Lane* lane = w.lane;
-        w.active = 0;
-        b.works_active--;
         const bool eager = w.command->eager != 0;  // the command may be overwritten as soon as it is done
+        b.active &= ~(1u << k);
         if (arrive(w)) {
-          add_device(&executor->finished, 1);
-          fence(false);
+          fence(true);
           store_relaxed(&executor->done[lane->index], b.seen[lane->index]);
+          add_device(&executor->finished, 1);
           count_launch(*lane, eager);
         }
       }
@@ -181,7 +185,7 @@ MK_DEVICE void run_executor(Executor* executor, Generation* generation, uint64_t
             else idle_since = now;
           }
         }
-      } else if (b.works_active == 0 && load_relaxed(&executor->leaving) != 0) {
+      } else if (b.active == 0 && load_relaxed(&executor->leaving) != 0) {
         b.leave = 1;
       }
     }

@@ -10,6 +10,8 @@
 
 namespace mk {
 
+constexpr uint32_t kEarlyChannels = 2;  // widest launch that is set up beside the one before it
+
 MK_DEVICE void clear_jobs(Shared& s) {
   s.ncopies = 0;
   s.wide = Wide::kNone;
@@ -39,7 +41,6 @@ MK_DEVICE void begin_work(Work& w, Lane* lane, const Command* command, uint32_t 
   w.wait_started = 0;
   w.idle_steps = 0;
   w.suspect = 0;
-  w.active = 1;
 }
 
 MK_DEVICE uint64_t fetch_scalar(const OpDesc& op) {
@@ -184,30 +185,34 @@ MK_DEVICE Step advance(Work& w, Shared& s) {
   return w.op >= w.command->nops ? Step::kFinished : Step::kMoved;
 }
 
-// Thread 0, when the launch is done on a channel. True for the last channel of the launch: its results, and those of the others, are visible.
-// That one says so in its way, then calls `count_launch`.
+// Thread 0, when the launch is done on a channel. True for the last channel of the launch: its results, and those of the others, are visible on
+// this GPU, which is where the counters' readers are. That one says so in its way, then calls `count_launch`.
 MK_DEVICE bool arrive(Work& w) {
   Lane& lane = *w.lane;
-  fence(false);
-  if (add_device(&lane.arrived, 1) + 1 != w.command->channels) return false;
-  fence(false);
+  if (w.command->channels > 1) {
+    fence(true);
+    if (add_device(&lane.arrived, 1) + 1 != w.command->channels) return false;
+    fence(true);
+    lane.arrived = 0;
+  }
   uint64_t collectives = 0;
   for (uint32_t i = 0; i < w.command->nops; i++) collectives += !is_point_to_point(w.ops[i]);
-  lane.arrived = 0;
-  store_relaxed(&lane.op_seq, lane.op_seq + collectives);
-  fence(false);
+  if (collectives != 0) store_relaxed(&lane.op_seq, lane.op_seq + collectives);
   return true;
 }
 
 // Lets launches on other streams go on. The last thing that is done for a launch: from here on the next one may run.
 MK_DEVICE void count_launch(Lane& lane, bool eager) {
-  fence(false);
-  if (eager) add_device(&lane.eager_done, 1);
+  if (!eager) return;
+  fence(true);
+  add_device(&lane.eager_done, 1);
 }
 
 // The inline kernel: block b is channel b.
 MK_DEVICE void run_inline(Lane* lane, const Command& command, Work& w, Shared& s) {
   wait_for_stream();
+  // The next small operation of a stream gets ready while this one runs. Large ones would take SMs only to wait.
+  if (command.channels <= kEarlyChannels) let_next_start();
   if (thread_id() == 0) begin_work(w, lane, &command, block_id());
   init_shared(s);
   while (command.nops != 0) {  // a launch of nothing only makes the driver ready for the kernel

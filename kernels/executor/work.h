@@ -20,7 +20,6 @@ struct Work {
   uint32_t channel;
   uint32_t op;             // index of the present operation
   uint32_t stage;          // of the present operation; 0: not begun
-  uint32_t active;         // slot in use (executor)
   uint64_t seq;            // number of the present operation among the communicator's collectives
   uint64_t pushed;         // chunks pushed to every peer, or bytes done
   uint64_t folded;         // chunks reduced

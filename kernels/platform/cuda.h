@@ -7,6 +7,8 @@
 
 #define MK_DEVICE __device__ __forceinline__
 #define MK_SLOW __device__ __noinline__
+#define MK_FUNCTION __device__           // reached through its address
+#define MK_CONSTANT __device__ const
 
 namespace mk {
 
@@ -60,11 +62,6 @@ MK_DEVICE uint32_t exchange_if(uint32_t* p, uint32_t expected, uint32_t desired)
 MK_DEVICE uint32_t add_shared(uint32_t* p, uint32_t v) { return atomicAdd(p, v); }
 MK_DEVICE void or_shared(uint64_t* p, uint64_t v) { atomicOr(reinterpret_cast<unsigned long long*>(p), static_cast<unsigned long long>(v)); }
 
-// The same value, of which the compiler knows nothing: keeps what is computed from it in the branch where it is used, instead of in registers
-// across all branches.
-MK_DEVICE uint64_t opaque(uint64_t v) { asm volatile("" : "+l"(v)); return v; }
-template <class T> MK_DEVICE T* opaque(T* v) { asm volatile("" : "+l"(v)); return v; }
-
 MK_DEVICE uint32_t lowest_bit(uint64_t v) { return __ffsll(static_cast<long long>(v)) - 1; }
 
 MK_DEVICE uint64_t now_ns() { uint64_t t; asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t)); return t; }
@@ -75,6 +72,12 @@ MK_DEVICE void pause() { __nanosleep(20); }
 MK_DEVICE void wait_for_stream() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+// ... and let the next kernel that is launched so be set up now; it still waits for the end of this one.
+MK_DEVICE void let_next_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }
 }  // namespace mk

@@ -9,6 +9,8 @@
 
 #define MK_DEVICE inline
 #define MK_SLOW inline
+#define MK_FUNCTION inline
+#define MK_CONSTANT inline const
 
 namespace mk {
 
@@ -59,8 +61,6 @@ MK_DEVICE uint32_t exchange_if(uint32_t* p, uint32_t expected, uint32_t desired)
 MK_DEVICE uint32_t add_shared(uint32_t* p, uint32_t v) { const uint32_t before = *p; *p += v; return before; }
 MK_DEVICE void or_shared(uint64_t* p, uint64_t v) { *p |= v; }
 
-template <class T> MK_DEVICE T opaque(T v) { return v; }
-
 MK_DEVICE uint32_t lowest_bit(uint64_t v) { return static_cast<uint32_t>(__builtin_ctzll(v)); }
 
 MK_DEVICE uint64_t now_ns() {
@@ -70,5 +70,6 @@ MK_DEVICE uint64_t now_ns() {
 }
 MK_DEVICE void pause() { sched_yield(); }
 MK_DEVICE void wait_for_stream() {}
+MK_DEVICE void let_next_start() {}
 
 }  // namespace mk

@@ -91,36 +91,31 @@ template <class P> MK_DEVICE void copy_to_all(const P& p, uint64_t bytes) {
   }
 }
 
-template <class T, uint32_t N> MK_DEVICE void combine(typename T::Acc (&acc)[N], const typename T::Store (&in)[N], uint8_t redop, typename T::Acc scalar) {
-  switch (redop) {
-    case kProd:
+// Operators are template arguments in the moving code: a switch inside it costs as many registers as all of its cases together.
+template <class T, uint8_t kOp, uint32_t N>
+MK_DEVICE void begin_fold(typename T::Acc (&acc)[N], const typename T::Store (&in)[N], typename T::Acc scalar) {
 #pragma unroll
-      for (uint32_t e = 0; e < N; e++) acc[e] = T::mul(acc[e], T::widen(in[e]));
-      break;
-    case kMax:
+  for (uint32_t e = 0; e < N; e++) acc[e] = kOp == kPreMulSum ? T::mul(T::widen(in[e]), scalar) : T::widen(in[e]);
+}
+template <class T, uint8_t kOp, uint32_t N>
+MK_DEVICE void combine(typename T::Acc (&acc)[N], const typename T::Store (&in)[N], typename T::Acc scalar) {
 #pragma unroll
-      for (uint32_t e = 0; e < N; e++) acc[e] = larger(acc[e], T::widen(in[e]));
-      break;
-    case kMin:
-#pragma unroll
-      for (uint32_t e = 0; e < N; e++) acc[e] = smaller(acc[e], T::widen(in[e]));
-      break;
-    case kPreMulSum:
-#pragma unroll
-      for (uint32_t e = 0; e < N; e++) acc[e] = T::add(acc[e], T::mul(T::widen(in[e]), scalar));
-      break;
-    default:
-#pragma unroll
-      for (uint32_t e = 0; e < N; e++) acc[e] = T::add(acc[e], T::widen(in[e]));
+  for (uint32_t e = 0; e < N; e++) {
+    const typename T::Acc v = T::widen(in[e]);
+    if constexpr (kOp == kProd) acc[e] = T::mul(acc[e], v);
+    else if constexpr (kOp == kMax) acc[e] = larger(acc[e], v);
+    else if constexpr (kOp == kMin) acc[e] = smaller(acc[e], v);
+    else if constexpr (kOp == kPreMulSum) acc[e] = T::add(acc[e], T::mul(v, scalar));
+    else acc[e] = T::add(acc[e], v);
   }
 }
-template <class T, uint32_t N> MK_DEVICE void begin_fold(typename T::Acc (&acc)[N], const typename T::Store (&in)[N], uint8_t redop, typename T::Acc scalar) {
+template <class T, uint8_t kOp, uint32_t N>
+MK_DEVICE void end_fold(typename T::Store (&out)[N], const typename T::Acc (&acc)[N], uint32_t ranks) {
 #pragma unroll
-  for (uint32_t e = 0; e < N; e++) acc[e] = redop == kPreMulSum ? T::mul(T::widen(in[e]), scalar) : T::widen(in[e]);
-}
-template <class T, uint32_t N> MK_DEVICE void end_fold(typename T::Store (&out)[N], const typename T::Acc (&acc)[N], const Reduction& r) {
-#pragma unroll
-  for (uint32_t e = 0; e < N; e++) out[e] = r.redop == kAvg ? T::average(acc[e], r.ranks) : T::narrow(acc[e]);
+  for (uint32_t e = 0; e < N; e++) {
+    if constexpr (kOp == kAvg) out[e] = T::average(acc[e], ranks);
+    else out[e] = T::narrow(acc[e]);
+  }
 }
 // The scalar of a source, as an accumulator.
 template <class T> MK_DEVICE typename T::Acc scalar_of(uint64_t bits) {
@@ -129,10 +124,9 @@ template <class T> MK_DEVICE typename T::Acc scalar_of(uint64_t bits) {
   return T::widen(s);
 }
 
-// Folds kUnroll vectors per thread from vector `i` on; `kWhole`: all of them are below `n`. The loads of several sources are under way at
-// once; the values are added in the order of the sources.
-template <class T, uint32_t kUnroll, bool kWhole>
-MK_DEVICE void fold_tile(const Pointers& p, uint64_t i, uint64_t n, const Reduction& r) {
+// Folds kUnroll vectors per thread from vector `i` on. The loads of several sources are under way at once; the values are added in the order of
+// the sources.
+template <class T, uint8_t kOp, uint32_t kUnroll> MK_DEVICE void fold_tile(const Pointers& p, uint64_t i, uint32_t ranks) {
   using Store = typename T::Store;
   constexpr uint32_t kPer = 16 / sizeof(Store);
   constexpr uint32_t kSources = 4;
@@ -144,86 +138,78 @@ MK_DEVICE void fold_tile(const Pointers& p, uint64_t i, uint64_t n, const Reduct
     Vector v[kSources][kUnroll];
 #pragma unroll
     for (uint32_t s = 0; s < kSources; s++) {
-      if (first + s >= p.nfrom) break;
+      if (first + s >= p.nfrom) continue;
       const uint4* from = reinterpret_cast<const uint4*>(p.from[first + s]) + i;
 #pragma unroll
-      for (uint32_t u = 0; u < kUnroll; u++)
-        if (kWhole || i + u * step < n) v[s][u].whole = load_bulk(from + u * step);
+      for (uint32_t u = 0; u < kUnroll; u++) v[s][u].whole = load_bulk(from + u * step);
     }
 #pragma unroll
     for (uint32_t s = 0; s < kSources; s++) {
-      if (first + s >= p.nfrom) break;
-      const typename T::Acc scalar = scalar_of<T>(p.scalars[first + s]);
+      if (first + s >= p.nfrom) continue;
+      typename T::Acc scalar{};
+      if constexpr (kOp == kPreMulSum) scalar = scalar_of<T>(p.scalars[first + s]);
 #pragma unroll
       for (uint32_t u = 0; u < kUnroll; u++) {
-        if (first + s == 0) begin_fold<T>(acc[u], v[s][u].part, r.redop, scalar);
-        else combine<T>(acc[u], v[s][u].part, r.redop, scalar);
+        if (s == 0 && first == 0) begin_fold<T, kOp>(acc[u], v[s][u].part, scalar);
+        else combine<T, kOp>(acc[u], v[s][u].part, scalar);
       }
     }
   }
   Vector out[kUnroll];
 #pragma unroll
-  for (uint32_t u = 0; u < kUnroll; u++) end_fold<T>(out[u].part, acc[u], r);
+  for (uint32_t u = 0; u < kUnroll; u++) end_fold<T, kOp>(out[u].part, acc[u], ranks);
 #pragma unroll 1
   for (uint32_t d = 0; d < p.nto; d++) {
     uint4* to = reinterpret_cast<uint4*>(p.to[d]) + i;
 #pragma unroll
-    for (uint32_t u = 0; u < kUnroll; u++)
-      if (kWhole || i + u * step < n) store_bulk(to + u * step, out[u].whole);
+    for (uint32_t u = 0; u < kUnroll; u++) store_bulk(to + u * step, out[u].whole);
   }
 }
 
-template <class T> MK_DEVICE void fold_type(const Pointers& p, uint64_t count, const Reduction& r) {
+// The whole of a fold for one type and operator.
+template <class T, uint8_t kOp> MK_FUNCTION void fold_as(const Pointers& p, uint64_t count, uint32_t ranks) {
   using Store = typename T::Store;
   uint64_t begin = 0;
   if (low_bits(p) % 16 == 0) {
     constexpr uint32_t kPer = 16 / sizeof(Store);
-    // Enough loads in flight to cover the memory's latency, few enough accumulators to stay in registers.
-    constexpr uint32_t kUnroll = kPer >= 8 ? 2 : 4;
+    constexpr uint32_t kUnroll = 2;
     const uint64_t n = count / kPer, step = thread_count();
-    for (uint64_t i = thread_id(); i < n; i += kUnroll * step) {
-      if (i + (kUnroll - 1) * step < n) fold_tile<T, kUnroll, true>(p, i, n, r);
-      else fold_tile<T, kUnroll, false>(p, i, n, r);
-    }
+    uint64_t i = thread_id();
+#pragma unroll 1
+    for (; i + (kUnroll - 1) * step < n; i += kUnroll * step) fold_tile<T, kOp, kUnroll>(p, i, ranks);
+#pragma unroll 1
+    for (; i < n; i += step) fold_tile<T, kOp, 1>(p, i, ranks);
     begin = n * kPer;
   }
 #pragma unroll 1
   for (uint64_t i = begin + thread_id(); i < count; i += thread_count()) {
     typename T::Acc acc[1];
-    Store v[1] = {load_bulk_element(reinterpret_cast<const Store*>(p.from[0]) + i)};
-    begin_fold<T>(acc, v, r.redop, scalar_of<T>(p.scalars[0]));
+    Store v[1];
 #pragma unroll 1
-    for (uint32_t s = 1; s < p.nfrom; s++) {
+    for (uint32_t s = 0; s < p.nfrom; s++) {
       v[0] = load_bulk_element(reinterpret_cast<const Store*>(p.from[s]) + i);
-      combine<T>(acc, v, r.redop, scalar_of<T>(p.scalars[s]));
+      const typename T::Acc scalar = kOp == kPreMulSum ? scalar_of<T>(p.scalars[s]) : typename T::Acc{};
+      if (s == 0) begin_fold<T, kOp>(acc, v, scalar);
+      else combine<T, kOp>(acc, v, scalar);
     }
-    end_fold<T>(v, acc, r);
+    end_fold<T, kOp>(v, acc, ranks);
 #pragma unroll 1
     for (uint32_t d = 0; d < p.nto; d++) reinterpret_cast<Store*>(p.to[d])[i] = v[0];
   }
 }
 
-// Calls `f.template operator()<T>()` with the element type of a `Type` value.
-template <class F> MK_DEVICE void with_type(uint8_t dtype, F&& f) {
-  switch (dtype) {
-    case kInt8: return f.template operator()<Int8>();
-    case kUint8: return f.template operator()<Uint8>();
-    case kInt32: return f.template operator()<Int32>();
-    case kUint32: return f.template operator()<Uint32>();
-    case kInt64: return f.template operator()<Int64>();
-    case kUint64: return f.template operator()<Uint64>();
-    case kFloat16: return f.template operator()<Float16>();
-    case kFloat32: return f.template operator()<Float32>();
-    case kFloat64: return f.template operator()<Float64>();
-    case kBfloat16: return f.template operator()<Bfloat16>();
-    case kFloat8e4m3: return f.template operator()<Float8<__NV_E4M3>>();
-    default: return f.template operator()<Float8<__NV_E5M2>>();
-  }
-}
+// A function for every type and operator is reached through a table of their addresses. Calls by name would make the compiler plan registers and
+// stack for all of them together, which takes minutes and serves none of them well.
+#define MK_OPERATORS(f, T) {f<T, kSum>, f<T, kProd>, f<T, kMax>, f<T, kMin>, f<T, kAvg>, f<T, kPreMulSum>}
+#define MK_TYPES_AND_OPERATORS(f)                                                                                                        \
+  {MK_OPERATORS(f, Int8), MK_OPERATORS(f, Uint8), MK_OPERATORS(f, Int32), MK_OPERATORS(f, Uint32), MK_OPERATORS(f, Int64),               \
+   MK_OPERATORS(f, Uint64), MK_OPERATORS(f, Float16), MK_OPERATORS(f, Float32), MK_OPERATORS(f, Float64), MK_OPERATORS(f, Bfloat16),      \
+   MK_OPERATORS(f, Float8e4m3), MK_OPERATORS(f, Float8e5m2)}
+
+using FoldFunction = void (*)(const Pointers&, uint64_t, uint32_t);
+MK_CONSTANT FoldFunction kFolds[kTypes][kRedops] = MK_TYPES_AND_OPERATORS(fold_as);
 
 // Reduces `count` elements of p.from, in that order, into each of p.to.
-MK_DEVICE void fold(const Pointers& p, uint64_t count, const Reduction& r) {
-  with_type(r.dtype, [&]<class T>() { fold_type<T>(*opaque(&p), opaque(count), r); });
-}
+MK_DEVICE void fold(const Pointers& p, uint64_t count, const Reduction& r) { kFolds[r.dtype][r.redop](p, count, r.ranks); }
 
 }  // namespace mk

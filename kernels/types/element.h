@@ -62,6 +62,9 @@ template <__nv_fp8_interpretation_t kFormat> struct Float8 : Floating<uint8_t, f
   MK_DEVICE static uint8_t average(float sum, uint32_t ranks) { return narrow(sum / static_cast<float>(ranks)); }
 };
 
+using Float8e4m3 = Float8<__NV_E4M3>;
+using Float8e5m2 = Float8<__NV_E5M2>;
+
 // Larger and smaller of two in rank order: a NaN loses, and of equal values (-0 and +0) the earlier rank's stays.
 template <class A> MK_DEVICE A larger(A a, A b) { return (b > a || a != a) ? b : a; }
 template <class A> MK_DEVICE A smaller(A a, A b) { return (b < a || a != a) ? b : a; }

@@ -11,7 +11,11 @@ pub struct Module(sys::CUmodule);
 
 /// A kernel of a module, loaded eagerly.
 #[derive(Debug, Clone, Copy)]
-pub struct Kernel(sys::CUfunction);
+pub struct Kernel {
+    function: sys::CUfunction,
+    /// Of its launches, whatever the stream's.
+    priority: i32,
+}
 
 // SAFETY: module and function handles may be used from any thread.
 unsafe impl Send for Module {}
@@ -48,15 +52,16 @@ impl Module {
         Ok(Self(raw))
     }
 
-    /// Finds a kernel and makes sure that it is on the device now: a lazy load would wait for the GPU to become idle.
-    pub fn kernel(&self, name: &str) -> Result<Kernel> {
+    /// Finds a kernel and makes sure that it is on the device now: a lazy load would wait for the GPU to become idle. Its blocks are placed before
+    /// those of kernels with a lower `priority`; without that, a launch waits until every block of a larger grid that came before has started.
+    pub fn kernel(&self, name: &str, priority: i32) -> Result<Kernel> {
         let c_name = CString::new(name).map_err(|_| Error::internal("kernel name with a NUL"))?;
         let mut raw = std::ptr::null_mut();
         // SAFETY: a loaded module and a NUL-terminated name.
         check(unsafe { sys::cuModuleGetFunction(&mut raw, self.0, c_name.as_ptr()) }, &format!("cuModuleGetFunction({name})"))?;
         // SAFETY: a valid function.
         check(unsafe { sys::cuFuncLoad(raw) }, "cuFuncLoad")?;
-        Ok(Kernel(raw))
+        Ok(Kernel { function: raw, priority })
     }
 }
 
@@ -68,16 +73,18 @@ impl Kernel {
     /// it ends.
     pub unsafe fn launch(&self, blocks: u32, threads: u32, stream: Stream, style: LaunchStyle, params: &mut [*mut c_void]) -> Result<()> {
         // SAFETY: the attribute is plain data; zero is a valid bit pattern for it.
-        let mut attribute: sys::CUlaunchAttribute = unsafe { std::mem::zeroed() };
+        let mut attributes: [sys::CUlaunchAttribute; 2] = unsafe { std::mem::zeroed() };
+        attributes[0].id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PRIORITY;
+        attributes[0].value.priority = self.priority;
         match style {
             LaunchStyle::Plain => {}
             LaunchStyle::Overlapped => {
-                attribute.id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
-                attribute.value.programmaticStreamSerializationAllowed = 1;
+                attributes[1].id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+                attributes[1].value.programmaticStreamSerializationAllowed = 1;
             }
             LaunchStyle::Cooperative => {
-                attribute.id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
-                attribute.value.cooperative = 1;
+                attributes[1].id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
+                attributes[1].value.cooperative = 1;
             }
         }
         let config = sys::CUlaunchConfig {
@@ -89,10 +96,10 @@ impl Kernel {
             blockDimZ: 1,
             sharedMemBytes: 0,
             hStream: stream.raw(),
-            attrs: &mut attribute,
-            numAttrs: u32::from(style != LaunchStyle::Plain),
+            attrs: attributes.as_mut_ptr(),
+            numAttrs: if style == LaunchStyle::Plain { 1 } else { 2 },
         };
         // SAFETY: by this function's contract; the driver copies configuration and parameters before it returns.
-        check(unsafe { sys::cuLaunchKernelEx(&config, self.0, params.as_mut_ptr(), std::ptr::null_mut()) }, "cuLaunchKernelEx")
+        check(unsafe { sys::cuLaunchKernelEx(&config, self.function, params.as_mut_ptr(), std::ptr::null_mut()) }, "cuLaunchKernelEx")
     }
 }

@@ -106,10 +106,10 @@ impl Gpu {
         let setup = OwnedStream::new(greatest)?;
         let module = Module::load(FATBIN)?;
         let kernels = Kernels {
-            inline: module.kernel("mk_inline")?,
-            gate: module.kernel("mk_gate")?,
-            order: module.kernel("mk_order")?,
-            executor: module.kernel("mk_executor")?,
+            inline: module.kernel("mk_inline", greatest)?,
+            gate: module.kernel("mk_gate", greatest)?,
+            order: module.kernel("mk_order", greatest)?,
+            executor: module.kernel("mk_executor", greatest)?,
         };
         let executor = DeviceMemory::new(size_of::<Executor>())?;
         executor.zero(executor.bytes, setup.stream())?;

@@ -28,7 +28,14 @@ struct State {
     /// A graph may hold launches of this communicator, so its memory must stay.
     captured: bool,
     buffers: Vec<Buffer>,
-    drain: Option<OwnedStream>,
+    drain: Option<Drain>,
+}
+
+/// A stream of our own on which an order kernel waits for the launches.
+struct Drain {
+    stream: OwnedStream,
+    /// Launches that the latest order kernel waits for.
+    launches: u64,
 }
 
 /// Descriptors of a launch that has more than fit the kernel's parameters.
@@ -115,11 +122,18 @@ impl Launcher {
                 return Ok(true);
             }
             let _relaxed = RelaxedCapture::enter()?;
-            if state.drain.is_none() {
-                state.drain = Some(OwnedStream::new(0)?);
+            let mut drain = match state.drain.take() {
+                Some(drain) => drain,
+                None => Drain { stream: OwnedStream::new(0)?, launches: 0 },
+            };
+            let stream = drain.stream.stream();
+            // Whoever asks again without a launch in between asks for the same kernel.
+            let launched = if drain.launches == state.launches { Ok(()) } else { state.launch_order(lane, stream) };
+            if launched.is_ok() {
+                drain.launches = state.launches;
             }
-            let Some(stream) = state.drain.as_ref().map(OwnedStream::stream) else { return Ok(true) };
-            state.launch_order(lane, stream)?;
+            state.drain = Some(drain);
+            launched?;
             stream
         };
         let start = Instant::now();

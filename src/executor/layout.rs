@@ -12,8 +12,8 @@ pub const PHASES: usize = 2;
 pub const INLINE_OPS: usize = 4;
 pub const MAX_OPS: usize = 256;
 pub const MAX_LANES: usize = 64;
-pub const THREADS: u32 = 256;
-pub const GATE_THREADS: u32 = 128;
+pub const THREADS: u32 = 512;
+pub const GATE_THREADS: u32 = 64;
 pub const EXECUTOR_BLOCKS: u32 = 16;
 
 /// How bytes move (`mk::Protocol`).
