@@ -56,7 +56,7 @@ settings! {
     min_ctas: Option<u32> = "" from 1, "NCCL_MIN_CTAS" or "NCCL_MIN_NCHANNELS", "Fewest thread blocks (channels) of a large operation.";
     max_ctas: Option<u32> = "" from 1, "NCCL_MAX_CTAS" or "NCCL_MAX_NCHANNELS", "Most thread blocks (channels) of an operation.";
     check_pointers: bool = "0", "NCCL_CHECK_POINTERS", "Check that buffers are memory of the communicator's device (costs time on every call).";
-    residency: Mode = "never", "MKERNEL_RESIDENCY", "When operations are handed to the resident executor; auto and always are not yet proven on a GPU.";
+    residency: Mode = "never", "MKERNEL_RESIDENCY", "When operations are handed to the resident executor, which is right but slower than a launch of its own on a quiet GPU.";
     linger_us: Option<u64> = "", "MKERNEL_LINGER_US", "How long the executor stays after its last operation, in microseconds, instead of what the policy finds.";
     max_blocks: Option<u32> = "" from 1, "MKERNEL_MAX_BLOCKS", "Most thread blocks of an operation, for all communicators.";
     warn_s: u64 = "30", "MKERNEL_WARN_S", "Seconds that an operation waits for a rank before standard error says for which; 0: never.";
