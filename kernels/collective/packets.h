@@ -68,8 +68,7 @@ MK_FUNCTION bool fold_lines(const Shared& s, const Line* first, uint64_t stride,
         Eight v;
         v.whole = lines[b].data;
         if (lines[b].flag != flag && !receive_line(from + (base + b) * stride, flag, kTries, v.whole)) return false;
-        typename T::Acc scalar{};
-        if constexpr (kOp == kPreMulSum) scalar = scalar_of<T>(s.pointers.scalars[base + b]);
+        const typename T::Acc scalar = scalar_of<T, kOp>(s.pointers.scalars[base + b]);
         if (b == 0 && base == 0) begin_fold<T, kOp>(acc, v.part, scalar);
         else combine<T, kOp>(acc, v.part, scalar);
       }

@@ -78,14 +78,19 @@ MK_SLOW void fail(Work& w, uint32_t code, uint32_t rank, const Announce& theirs)
   fence(false);
 }
 
-// The same, when rank `p` has announced another operation in the place of this one. It may just be saying so once more (another channel, or
-// because it has waited long): then the number is 0 for a moment.
+// What rank `p` has announced. It may just be saying it once more (another channel, or because it has waited long): then the number is 0 for a
+// moment.
+MK_SLOW void read_announcement(const Work& w, uint32_t p, Announce* theirs) {
+  for (uint32_t tries = 0; tries < 1000; tries++) {
+    copy_announce(theirs, announce_of(*w.lane, w.lane->rank, p));
+    if (theirs->seq != 0) return;
+  }
+}
+
+// The same as `fail`, when rank `p` has announced another operation in the place of this one.
 MK_DEVICE void fail_by_announcement(Work& w, uint32_t p) {
   Announce theirs;
-  for (uint32_t tries = 0; tries < 1000; tries++) {
-    copy_announce(&theirs, announce_of(*w.lane, w.lane->rank, p));
-    if (theirs.seq != 0) break;
-  }
+  read_announcement(w, p, &theirs);
   fail(w, kMismatch, p, theirs);
 }
 
@@ -116,7 +121,7 @@ MK_SLOW void look_around(Work& w, uint64_t waited) {
   if (w.suspect != 0 && waited >= kBlameAfterNs) {
     const uint32_t p = static_cast<uint32_t>(w.suspect - 1), signature = static_cast<uint32_t>(w.suspect_data);
     Announce theirs;
-    copy_announce(&theirs, announce_of(lane, lane.rank, p));
+    read_announcement(w, p, &theirs);
     if (theirs.signature != signature) {  // its operation is over: only the chunk is left to tell
       theirs = {};
       if (is_point_to_point(op) && (signature & 1) == 0) {  // a send's signature is twice its bytes

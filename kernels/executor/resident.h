@@ -14,15 +14,20 @@ namespace mk {
 constexpr uint32_t kMaxWorks = 16;         // channels one block advances at a time
 constexpr uint64_t kLeaveAfterNs = 2'000;  // idle time after which a generation that was asked to leave does
 
+// A command that this block has a part in and has not taken yet.
+struct Fresh {
+  uint64_t number;
+  uint32_t lane;
+  uint32_t channel;
+};
+
 struct ExecutorBlock {
   Shared shared;
-  uint64_t seen[kMaxLanes];         // per lane: number of the last command this block took or had no part in; written by the lane's thread
-  uint64_t fresh_number[kMaxLanes]; // commands that wait to be taken, in any order
-  uint32_t fresh[kMaxLanes];        // their lanes
-  uint32_t fresh_channel[kMaxLanes];
+  uint64_t seen[kMaxLanes];  // per lane: number of the last command this block took or had no part in
+  Fresh fresh[kMaxLanes];    // in any order
   uint32_t fresh_count;
   uint32_t leave;
-  uint32_t active;                  // bit k: works[k] is under way
+  uint32_t active;           // bit k: works[k] is under way
   Work works[kMaxWorks];
 };
 
@@ -111,19 +116,16 @@ MK_DEVICE void run_executor(Executor* executor, Generation* generation, uint64_t
     const uint32_t lanes = load_relaxed(&executor->lane_count);
     bool any = false, pending = false;
     for (uint32_t l = thread_id(); l < lanes && l < kMaxLanes; l += thread_count()) {
-      const uint64_t posting = load_relaxed(&executor->posted[l]), number = posting >> 8;
-      if (me == 0) pending |= number != load_relaxed(&executor->done[l]);
+      const uint64_t posting = load_relaxed(&executor->posted[l]), command = posting >> 8;
+      if (me == 0) pending |= command != load_relaxed(&executor->done[l]);
       uint32_t channel;
-      if (number == b.seen[l]) continue;
-      if (!has_part(l, posting & 0xff, me, blocks, channel)) {
-        b.seen[l] = number;
-        continue;
+      if (command == b.seen[l]) continue;
+      if (has_part(l, posting & 0xff, me, blocks, channel)) {
+        b.fresh[add_shared(&b.fresh_count, 1)] = {command, l, channel};
+        any = true;
+      } else {
+        b.seen[l] = command;
       }
-      const uint32_t at = add_shared(&b.fresh_count, 1);
-      b.fresh_number[at] = number;
-      b.fresh[at] = l;
-      b.fresh_channel[at] = channel;
-      any = true;
     }
     if (any) fence(true);
     // Whether any block has work: block 0 keeps the time for all.
@@ -135,10 +137,11 @@ MK_DEVICE void run_executor(Executor* executor, Generation* generation, uint64_t
         for (uint32_t i = 0; i < b.fresh_count && !b.leave; i++) {
           const uint32_t k = lowest_bit(~static_cast<uint64_t>(b.active));
           if (k >= kMaxWorks) break;  // the rest is found again, and taken when a work has ended
-          Lane* lane = reinterpret_cast<Lane*>(load_relaxed(&executor->lanes[b.fresh[i]]));
-          begin_work(b.works[k], lane, &lane->command, b.fresh_channel[i]);
+          const Fresh& fresh = b.fresh[i];
+          Lane* lane = reinterpret_cast<Lane*>(load_relaxed(&executor->lanes[fresh.lane]));
+          begin_work(b.works[k], lane, &lane->command, fresh.channel);
           b.active |= 1u << k;
-          b.seen[b.fresh[i]] = b.fresh_number[i];
+          b.seen[fresh.lane] = fresh.number;
         }
         b.fresh_count = 0;
       }

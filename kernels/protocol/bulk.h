@@ -117,8 +117,9 @@ MK_DEVICE void end_fold(typename T::Store (&out)[N], const typename T::Acc (&acc
     else out[e] = T::narrow(acc[e]);
   }
 }
-// The scalar of a source, as an accumulator.
-template <class T> MK_DEVICE typename T::Acc scalar_of(uint64_t bits) {
+// The scalar of a source, as an accumulator; nothing for operators that have none.
+template <class T, uint8_t kOp> MK_DEVICE typename T::Acc scalar_of(uint64_t bits) {
+  if constexpr (kOp != kPreMulSum) return {};
   typename T::Store s;
   memcpy(static_cast<void*>(&s), &bits, sizeof(s));
   return T::widen(s);
@@ -146,8 +147,7 @@ template <class T, uint8_t kOp, uint32_t kUnroll> MK_DEVICE void fold_tile(const
 #pragma unroll
     for (uint32_t s = 0; s < kSources; s++) {
       if (first + s >= p.nfrom) continue;
-      typename T::Acc scalar{};
-      if constexpr (kOp == kPreMulSum) scalar = scalar_of<T>(p.scalars[first + s]);
+      const typename T::Acc scalar = scalar_of<T, kOp>(p.scalars[first + s]);
 #pragma unroll
       for (uint32_t u = 0; u < kUnroll; u++) {
         if (s == 0 && first == 0) begin_fold<T, kOp>(acc[u], v[s][u].part, scalar);
@@ -188,7 +188,7 @@ template <class T, uint8_t kOp> MK_FUNCTION void fold_as(const Pointers& p, uint
 #pragma unroll 1
     for (uint32_t s = 0; s < p.nfrom; s++) {
       v[0] = load_bulk_element(reinterpret_cast<const Store*>(p.from[s]) + i);
-      const typename T::Acc scalar = kOp == kPreMulSum ? scalar_of<T>(p.scalars[s]) : typename T::Acc{};
+      const typename T::Acc scalar = scalar_of<T, kOp>(p.scalars[s]);
       if (s == 0) begin_fold<T, kOp>(acc, v, scalar);
       else combine<T, kOp>(acc, v, scalar);
     }

@@ -28,14 +28,10 @@ struct State {
     /// A graph may hold launches of this communicator, so its memory must stay.
     captured: bool,
     buffers: Vec<Buffer>,
-    drain: Option<Drain>,
-}
-
-/// A stream of our own on which an order kernel waits for the launches.
-struct Drain {
-    stream: OwnedStream,
-    /// Launches that the latest order kernel waits for.
-    launches: u64,
+    /// Our own stream, on which an order kernel waits for the launches.
+    drain: Option<OwnedStream>,
+    /// Launches that the latest order kernel there waits for.
+    drained: u64,
 }
 
 /// Descriptors of a launch that has more than fit the kernel's parameters.
@@ -122,18 +118,15 @@ impl Launcher {
                 return Ok(true);
             }
             let _relaxed = RelaxedCapture::enter()?;
-            let mut drain = match state.drain.take() {
-                Some(drain) => drain,
-                None => Drain { stream: OwnedStream::new(0)?, launches: 0 },
+            let stream = match &state.drain {
+                Some(drain) => drain.stream(),
+                None => state.drain.insert(OwnedStream::new(0)?).stream(),
             };
-            let stream = drain.stream.stream();
             // Whoever asks again without a launch in between asks for the same kernel.
-            let launched = if drain.launches == state.launches { Ok(()) } else { state.launch_order(lane, stream) };
-            if launched.is_ok() {
-                drain.launches = state.launches;
+            if state.drained != state.launches {
+                state.launch_order(lane, stream)?;
+                state.drained = state.launches;
             }
-            state.drain = Some(drain);
-            launched?;
             stream
         };
         let start = Instant::now();
