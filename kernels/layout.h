@@ -6,14 +6,15 @@
 
 namespace mk {
 
-constexpr uint32_t kMaxRanks = 64;       // ranks of one communicator on one node
+constexpr uint32_t kMaxRanks = 64;       // ranks of one communicator
 constexpr uint32_t kMaxChannels = 32;    // independent pipes between two ranks
 constexpr uint32_t kSlots = 4;           // chunks in flight per pipe
-constexpr uint32_t kSlotTail = 128;      // bytes behind a slot's chunk: the sender's scalar
+constexpr uint32_t kSlotHead = 128;      // bytes before a slot's chunk; the last eight are the sender's scalar
 constexpr uint32_t kPhases = 2;          // 0: inputs travel to whom they concern; 1: results travel back
 constexpr uint32_t kInlineOps = 4;       // descriptors in the parameters of a kernel; more make every launch dearer
 constexpr uint32_t kMaxOps = 256;        // descriptors of one launch
 constexpr uint32_t kMaxLanes = 64;       // communicators one executor serves
+constexpr uint32_t kMaxRings = 8;        // queues of commands from one lane to its process's proxy threads
 constexpr uint32_t kThreads = 512;       // threads of a block of the collective and executor kernels
 constexpr uint32_t kGateThreads = 64;    // threads of a gate
 
@@ -24,7 +25,10 @@ enum Redop : uint8_t { kSum, kProd, kMax, kMin, kAvg, kPreMulSum, kRedops };
 // addressed where they are.
 enum Protocol : uint8_t { kPacket, kPipe, kDirect };
 
-enum OpFlags : uint16_t { kScalarOnDevice = 1 };  // `scalar` is an address, read when the operation runs
+enum OpFlags : uint16_t {
+  kScalarOnDevice = 1,  // `scalar` is an address, read when the operation runs
+  kOneShot = 2,         // all-reduce through pipes: every rank sends its whole input to all and reduces all of it, in one exchange
+};
 
 // One operation of one rank. Everything but the addresses and the scalar follows from what all ranks pass alike.
 struct OpDesc {
@@ -67,12 +71,13 @@ struct alignas(16) Line {
 static_assert(sizeof(Line) == 16, "Line");
 
 // Why an operation ended early.
-enum FailureCode : uint32_t { kNoFailure, kMismatch, kDeadline, kPeerFailed, kAborted };
+enum FailureCode : uint32_t { kNoFailure, kMismatch, kDeadline, kPeerFailed, kAborted, kLinkFailed };
 
 // Host-visible page of a lane, in pinned memory. Each field has one writer.
 struct HostPage {
   uint32_t abort;          // host: non-zero ends every operation of the lane
-  uint32_t reserved0[15];
+  uint32_t link_failed;    // host: rank + 1 of another node that cannot be reached any more
+  uint32_t reserved0[14];
   // Device, when a wait has lasted long: for the watchdog.
   uint64_t waiting_ns;     // how long the present wait has lasted; 0 = none
   uint64_t waiting_seq;    // operation number
@@ -85,33 +90,54 @@ struct HostPage {
   Announce failure_theirs;
   uint32_t failure_rank;   // the other side
   uint32_t failure;        // FailureCode
-  uint32_t reserved1[14];
+  uint64_t launches_done;  // device, between nodes: like `Lane::eager_done`, so that the proxy knows when it may rest
+  uint32_t reserved1[12];
 };
 static_assert(offsetof(HostPage, waiting_ns) == 64 && offsetof(HostPage, waiting_op) == 96 && offsetof(HostPage, failure_mine) == 160, "HostPage");
 static_assert(offsetof(HostPage, failure_rank) == 288 && sizeof(HostPage) == 352, "HostPage");
 
-// Start of a rank's region, which all ranks of the communicator can address. Behind it, at the offsets of `Geometry`:
-// announcements, credits, marks, packet lines, staging slots.
-struct RegionHeader {
-  uint64_t peer_failed;    // a peer that failed writes (code << 32 | rank + 1) here, so that nobody waits for it
-  uint64_t reserved[15];
+// What one rank writes for one other begins with this (an *inbox*, seen from the reader). Behind it, at the offsets of `Geometry`: credits and
+// marks. The staging slots are a block of their own. Inside a node both lie in the reader's region. Between nodes there are two copies in pinned
+// host memory, one on each side, and the proxies carry what changes from the writer's to the reader's.
+struct InboxHeader {
+  uint64_t failed;         // the writer's FailureCode, once it has given up
+  uint64_t reserved[7];
+  Announce announce;
 };
-static_assert(sizeof(RegionHeader) == 128, "RegionHeader");
+static_assert(sizeof(InboxHeader) == 128, "InboxHeader");
 
-// Where things lie in a region; the same on every rank of a communicator.
+// Sizes and offsets; the same on every rank of a communicator. A rank's region in device memory: packet lines, Line[2][channels][nranks]
+// [packet_lines]; then the inboxes of the other ranks of its node, then their slots.
 struct Geometry {
   uint32_t nranks;
   uint32_t channels;       // pipes per pair of ranks and phase
-  uint32_t slot_bytes;     // bytes of one staging slot
-  uint32_t packet_lines;   // lines per sender, channel and parity
-  uint64_t announce;       // Announce[nranks], by sender
-  uint64_t credits;        // uint64_t[kPhases][channels][nranks]: chunks that rank has consumed of mine
-  uint64_t marks;          // Line[kPhases][channels][nranks][kSlots], by sender
-  uint64_t packets;        // Line[2][channels][nranks][packet_lines], by sender
-  uint64_t slots;          // [kPhases][channels][nranks - 1][kSlots][slot_bytes + kSlotTail], by sender, without the owner
-  uint64_t bytes;          // of the whole region
+  uint32_t slot_bytes;     // bytes of a chunk
+  uint32_t packet_lines;   // lines per sender, channel and parity; 0: the communicator spans nodes and has no packets
+  uint64_t credits;        // in an inbox: uint64_t[kPhases][channels], chunks that the writer has consumed of the reader's
+  uint64_t marks;          // in an inbox: Line[kPhases][channels][kSlots]
+  uint64_t inbox_bytes;
+  uint64_t slots_bytes;    // of the slots of one sender: [kPhases][channels][kSlots][kSlotHead + slot_bytes]
+  uint64_t packets_bytes;
+  uint64_t reserved;
 };
 static_assert(sizeof(Geometry) == 64, "Geometry");
+
+// A rank as another one reaches it.
+struct Peer {
+  uint64_t packets;        // packet lines in its region; 0: none
+  uint64_t in;             // InboxHeader*, what it writes for this rank
+  uint64_t in_slots;
+  uint64_t out;            // InboxHeader*, where this rank writes for it
+  uint64_t out_slots;
+  uint64_t taken;          // between nodes: uint32_t*, announcements to it that the proxy has taken; 0: its memory is addressed
+  uint64_t reserved[2];
+};
+static_assert(sizeof(Peer) == 64, "Peer");
+
+// Commands to a proxy thread: Lines in pinned host memory, whose flag is the command's number, from 1, and whose data says kind (bits 0 to 3),
+// phase (4 to 7), slot (8 to 15), channel (16 to 23), peer (24 to 31) and bytes (32 to 63). A ring holds every command that can be
+// under way at once, so nobody checks for room: a pipe has at most kSlots marks and as many credits, a peer one failure and one announcement.
+enum CommandKind : uint32_t { kCommandMark = 1, kCommandCredit, kCommandAnnounce, kCommandFailed };
 
 // A channel's place in its pipes: how much has gone by since the communicator began. Only the block that runs the channel touches it.
 struct Channel {
@@ -135,28 +161,31 @@ static_assert(offsetof(Command, ops) == 24 && sizeof(Command) == 280, "Command")
 
 // A communicator on one rank, in device memory. The first part is written by the host at init and constant; the rest belongs to the device.
 struct Lane {
-  uint64_t regions[kMaxRanks];  // each rank's region as addressed from here
+  Peer peers[kMaxRanks];
   Geometry geometry;
   uint64_t host_page;      // HostPage*, device address
   uint64_t executor;       // Executor*
   uint32_t rank;
   uint32_t index;          // this lane's number in the executor
-  uint64_t reserved2;
   uint64_t deadline_ns;    // longest wait; 0 = for ever
   uint32_t one_gpu;        // all ranks on this GPU: fences need not reach further
-  uint32_t reserved0[3];
+  uint32_t rings;          // queues to the proxy, 0 on a single node; channel c uses c % rings
+  uint32_t ring_lines;     // a power of two
+  uint32_t reserved0;
+  uint64_t ring[kMaxRings];  // Line*
   // Device.
   uint64_t op_seq;         // operations finished
   uint64_t eager_done;     // launches finished, captured ones not counted
   uint32_t arrived;        // channels that have finished the present launch
   uint32_t failed;         // FailureCode: later operations end at once
-  uint64_t reserved1[6];
+  uint64_t ring_next[kMaxRings];   // commands given so far
+  uint32_t announced[kMaxRanks];   // between nodes: announcements given to the proxy
   Command command;         // the executor's present command
   Channel channel[kMaxChannels];
 };
-static_assert(offsetof(Lane, geometry) == 512 && offsetof(Lane, host_page) == 576 && offsetof(Lane, rank) == 592, "Lane");
-static_assert(offsetof(Lane, deadline_ns) == 608 && offsetof(Lane, one_gpu) == 616 && offsetof(Lane, op_seq) == 632, "Lane");
-static_assert(offsetof(Lane, command) == 704 && offsetof(Lane, channel) == 984 && sizeof(Lane) == 68568, "Lane");
+static_assert(offsetof(Lane, geometry) == 4096 && offsetof(Lane, rank) == 4176 && offsetof(Lane, deadline_ns) == 4184, "Lane");
+static_assert(offsetof(Lane, ring) == 4208 && offsetof(Lane, op_seq) == 4272 && offsetof(Lane, ring_next) == 4296, "Lane");
+static_assert(offsetof(Lane, command) == 4616 && offsetof(Lane, channel) == 4896 && sizeof(Lane) == 72480, "Lane");
 
 // The words of one generation of the executor, in pinned memory; src/executor/handshake.rs has the protocol and its model.
 struct Generation {

@@ -2,7 +2,8 @@
 //!
 //! A call enters at [`abi`], which checks its arguments and translates them; [`group`] collects operations; [`planner`] decides how each
 //! one moves; [`executor`] places it (resident or inline) and launches exactly one kernel on the user's stream. [`comm`] holds
-//! communicators and their life; [`bootstrap`] is how ranks meet; [`cuda`] is the only module that names the driver.
+//! communicators and their life; [`bootstrap`] is how ranks meet; [`transport`] reaches the ranks of other nodes; [`cuda`] is the only module
+//! that names the driver.
 //! `docs/architecture.md` tells the whole story.
 
 pub mod abi;
@@ -14,6 +15,8 @@ pub mod error;
 pub mod executor;
 pub mod group;
 pub mod observe;
+mod os;
 pub mod planner;
 mod sync;
+pub mod transport;
 pub mod types;

@@ -53,6 +53,9 @@ fn run(options: &Options) -> Result<Option<Tally>, String> {
     if let Some(folder) = &options.emulator {
         start_again(folder)?;
     }
+    if options.nodes > 1 && options.how != Some(ranks::How::Processes) {
+        return Err("--nodes needs --how processes: threads of one process are on one host".into());
+    }
     let checks: Vec<Check> =
         [order::checks(), group::checks(), graph::checks(), lifecycle::checks(), badinput::checks()].into_iter().flatten().collect();
     let chosen: Vec<&Check> = checks.iter().filter(|check| options.wants(check.part, check.name)).collect();
@@ -64,7 +67,7 @@ fn run(options: &Options) -> Result<Option<Tally>, String> {
         checks.iter().for_each(|check| println!("{}/{}", check.part, check.name));
         return Ok(None);
     }
-    let place = Place { library: library(options)?, gpus: options.gpus.max(1), patience: options.patience };
+    let place = Place { library: library(options)?, gpus: options.gpus.max(1), nodes: options.nodes.max(1), patience: options.patience };
     let found = ranks::probe(&place)?;
     println!(
         "{}: NCCL version {} on {} ({} GPU(s)), seed {}",

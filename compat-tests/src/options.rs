@@ -48,6 +48,9 @@ pub struct Options {
     /// GPUs to spread ranks over: rank r uses GPU r modulo this
     #[arg(long, default_value_t = 1)]
     pub gpus: usize,
+    /// Let the ranks pretend to be on this many hosts (processes only)
+    #[arg(long, default_value_t = 1)]
+    pub nodes: usize,
     /// Multiplies every time limit
     #[arg(long, default_value_t = 1.0)]
     pub patience: f64,

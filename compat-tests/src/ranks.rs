@@ -39,6 +39,8 @@ pub struct Place {
     pub library: PathBuf,
     /// GPUs to use; rank r takes GPU r modulo this.
     pub gpus: usize,
+    /// Nodes that the ranks pretend to be on, as processes with names of their own for the host; the first ranks are on the first node.
+    pub nodes: usize,
     /// Stretches every time limit.
     pub patience: f64,
 }
@@ -193,8 +195,11 @@ fn live(place: &Place, job: &Job, board: Board, output: &File, ranks: &[usize]) 
         libc::dup2(output.as_raw_fd(), 2);
     }
     // NCCL itself refuses several ranks on a GPU without this.
-    let several = ("NCCL_MULTI_RANK_GPU_ENABLE", "1".to_owned());
-    for (name, value) in std::iter::once(&several).chain(job.environment) {
+    let mut ours = vec![("NCCL_MULTI_RANK_GPU_ENABLE", "1".to_owned())];
+    if place.nodes > 1 {
+        ours.push(("NCCL_HOSTID", format!("node{}", ranks[0] / job.ranks.div_ceil(place.nodes))));
+    }
+    for (name, value) in ours.iter().chain(job.environment) {
         // SAFETY: this process has one thread.
         unsafe { std::env::set_var(name, value) };
     }

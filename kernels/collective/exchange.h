@@ -58,7 +58,8 @@ MK_DEVICE void plan_exchange_with(Work& w, Shared& s, uint32_t p) {
     const uint64_t done = w.progress[send - w.op];
     transfer_chunks(op, w.channel, chunk, r);
     if (view.sendable[0]) {
-      if (r.bytes != 0) add_copy(s, next_slot(w, 0, p), input(op) + r.begin + done * chunk, chunk_bytes(r.bytes, chunk, done));
+      s.bytes[0][p] = r.bytes != 0 ? static_cast<uint32_t>(chunk_bytes(r.bytes, chunk, done)) : 0;
+      if (r.bytes != 0) add_copy(s, next_slot(w, 0, p), input(op) + r.begin + done * chunk, s.bytes[0][p]);
       or_shared(&s.post[0], bit);
     } else {
       or_shared(&s.awaited, bit);

@@ -24,7 +24,8 @@ MK_DEVICE void plan_move_with(Work& w, Shared& s, uint32_t p) {
     if (sent < chunks_of(piece.bytes, chunk)) {
       s.unfinished = 1;
       if (view.sendable[0]) {
-        add_copy(s, next_slot(w, 0, p), piece.from + sent * chunk, chunk_bytes(piece.bytes, chunk, sent));
+        s.bytes[0][p] = static_cast<uint32_t>(chunk_bytes(piece.bytes, chunk, sent));
+        add_copy(s, next_slot(w, 0, p), piece.from + sent * chunk, s.bytes[0][p]);
         or_shared(&s.post[0], bit);
       } else {
         or_shared(&s.awaited, bit);
@@ -68,6 +69,7 @@ MK_DEVICE void plan_move(Work& w, Shared& s) {
     if (local) s.pointers.to[s.pointers.nto++] = place.to + offset;
     s.wide = Wide::kCopy;
     s.wide_bytes = chunk_bytes(own.bytes, chunk, w.pushed);
+    s.wide_phase = 0;
     s.post[0] = peers;
     w.pushed++;
   } else if (local && w.local < own.bytes) {

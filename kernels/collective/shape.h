@@ -50,6 +50,7 @@ MK_DEVICE bool same_piece_for_all(const OpDesc& op) { return op.kind == kAllGath
 // Reducing operations: rank `owner` reduces this part of every rank's input. Offsets into the input.
 MK_DEVICE Range slice_of(const OpDesc& op, uint32_t nranks, uint32_t owner, Range r) {
   if (op.kind == kReduceScatter) return {owner * whole_bytes(op) + r.begin, r.bytes};
+  if ((op.flags & kOneShot) != 0) return r;
   const Range part = part_of(r.bytes, nranks, owner);
   return {r.begin + part.begin, part.bytes};
 }

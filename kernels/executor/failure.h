@@ -29,23 +29,24 @@ MK_DEVICE Announce view_of(const Work& w) {
   return a;
 }
 
-// Writes this rank's view into every peer's region. By thread 0, or by each thread for its own peers.
+// Writes this rank's view into a peer's inbox. By thread 0, or by each thread for its own peers.
 MK_DEVICE void announce_to(const Work& w, uint32_t peer) {
-  const Lane& lane = *w.lane;
+  Lane& lane = *w.lane;
   const Announce a = view_of(w);
   const uint64_t* from = reinterpret_cast<const uint64_t*>(&a);
-  uint64_t* to = reinterpret_cast<uint64_t*>(announce_of(lane, peer, lane.rank));
+  uint64_t* to = reinterpret_cast<uint64_t*>(&outbox_of(lane, peer)->announce);
   store_relaxed(to, 0ull);  // what is there now is neither the old announcement nor the new one
   fence(false);
   for (uint32_t i = 1; i < sizeof(Announce) / 8; i++) store_relaxed(to + i, from[i]);
   fence(false);
   store_relaxed(to, from[0]);
+  if (is_remote(lane, peer)) carry_announcement(lane, peer);
 }
 
 // Whether rank `p` is in a collective of this one's number that is another one. The number is read again after the rest, so that half an
 // announcement is not taken for one.
 MK_DEVICE bool is_elsewhere(const Work& w, uint32_t p, uint32_t signature) {
-  const Announce* a = announce_of(*w.lane, w.lane->rank, p);
+  const Announce* a = &inbox_of(*w.lane, p)->announce;
   if (load_acquire(&a->seq) != w.seq) return false;
   const uint32_t theirs = load_relaxed(&a->signature);
   const bool collective = *static_cast<const volatile uint8_t*>(&a->kind) < kSend;
@@ -60,7 +61,14 @@ MK_SLOW void copy_announce(Announce* to, const Announce* from) {
   for (uint32_t i = 0; i < sizeof(Announce) / 8; i++) t[i] = f[i];
 }
 
-// Ends this rank's part: the first failure is recorded for the host, and peers are told. By one thread.
+// Tells every peer what this rank is doing. By one thread.
+MK_DEVICE void announce_to_all(Work& w) {
+  w.announced = 1;
+  for (uint32_t p = 0; p < w.lane->geometry.nranks; p++)
+    if (p != w.lane->rank) announce_to(w, p);
+}
+
+// Ends this rank's part: the first failure is recorded for the host, and peers are told, with what they need to explain theirs. By one thread.
 MK_SLOW void fail(Work& w, uint32_t code, uint32_t rank, const Announce& theirs) {
   Lane& lane = *w.lane;
   w.give_up = code;
@@ -73,8 +81,12 @@ MK_SLOW void fail(Work& w, uint32_t code, uint32_t rank, const Announce& theirs)
   fence(false);
   store_relaxed(&page->failure, code);
   if (code == kAborted) return;  // peers have their own host to tell them
-  for (uint32_t p = 0; p < lane.geometry.nranks; p++)
-    if (p != lane.rank) store_relaxed(&header_of(lane, p)->peer_failed, static_cast<uint64_t>(code) << 32 | (lane.rank + 1));
+  if (!w.announced) announce_to_all(w);
+  for (uint32_t p = 0; p < lane.geometry.nranks; p++) {
+    if (p == lane.rank) continue;
+    store_relaxed(&outbox_of(lane, p)->failed, static_cast<uint64_t>(code));
+    if (is_remote(lane, p)) give_command(lane, 0, command_word(kCommandFailed, p, 0, 0, 0, 0));
+  }
   fence(false);
 }
 
@@ -82,7 +94,7 @@ MK_SLOW void fail(Work& w, uint32_t code, uint32_t rank, const Announce& theirs)
 // moment.
 MK_SLOW void read_announcement(const Work& w, uint32_t p, Announce* theirs) {
   for (uint32_t tries = 0; tries < 1000; tries++) {
-    copy_announce(theirs, announce_of(*w.lane, w.lane->rank, p));
+    copy_announce(theirs, &inbox_of(*w.lane, p)->announce);
     if (theirs->seq != 0) return;
   }
 }
@@ -108,11 +120,7 @@ MK_SLOW void look_around(Work& w, uint64_t waited) {
   if (load_relaxed(&page->abort) != 0) return fail(w, kAborted, lane.rank, nothing);
   if (load_relaxed(&lane.failed) != kNoFailure) { w.give_up = lane.failed; return; }  // another channel of this operation
 
-  if (waited >= kAnnounceAfterNs && !w.announced) {
-    w.announced = 1;
-    for (uint32_t p = 0; p < n; p++)
-      if (p != lane.rank) announce_to(w, p);
-  }
+  if (waited >= kAnnounceAfterNs && !w.announced) announce_to_all(w);
   // A peer in the same numbered collective that says something else.
   if (!is_point_to_point(op))
     for (uint32_t p = 0; p < n; p++)
@@ -134,8 +142,12 @@ MK_SLOW void look_around(Work& w, uint64_t waited) {
     }
     return fail(w, kMismatch, p, theirs);
   }
-  const uint64_t peer_failed = load_relaxed(&header_of(lane, lane.rank)->peer_failed);
-  if (peer_failed != 0 && waited >= kBlameAfterNs) return fail(w, kPeerFailed, static_cast<uint32_t>(peer_failed) - 1, nothing);
+  if (waited >= kBlameAfterNs) {
+    for (uint32_t p = 0; p < n; p++)
+      if (p != lane.rank && load_relaxed(&inbox_of(lane, p)->failed) != 0) return fail(w, kPeerFailed, p, nothing);
+    const uint32_t unreachable = load_relaxed(&page->link_failed);
+    if (unreachable != 0) return fail(w, kLinkFailed, unreachable - 1, nothing);
+  }
   if (lane.deadline_ns != 0 && waited >= lane.deadline_ns) return fail(w, kDeadline, first_awaited, nothing);
 
   if (waited >= kReportAfterNs) {

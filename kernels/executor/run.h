@@ -68,10 +68,11 @@ MK_DEVICE void begin_operation(Work& w) {
     w.scalar = op.redop == kPreMulSum ? fetch_scalar(op) : 0;
   }
   sync();
-  // Packet operations wait on all ranks anyway and announce themselves when that takes long.
+  // What waits for all ranks announces itself when that takes long: so do packets, and so it is done where the news would cross the network.
+  const bool waits_for_all = op.kind == kAllReduce || op.kind == kReduceScatter || op.kind == kAllGather || op.kind == kAllToAll;
   if (op.protocol != kPacket && !is_point_to_point(op) && w.channel == 0)
     for (uint32_t p = thread_id(); p < w.lane->geometry.nranks; p += thread_count())
-      if (p != w.lane->rank) announce_to(w, p);
+      if (p != w.lane->rank && !(waits_for_all && is_remote(*w.lane, p))) announce_to(w, p);
 }
 
 // Thread 0, when a step is decided: keeps the wait's book, and goes on to the next operation when this one is finished.
@@ -94,8 +95,9 @@ MK_DEVICE void plan_with(Work& w, Shared& s, uint32_t p) {
   if (p == w.lane->rank) return;
   if (reduces(op)) plan_reduce_with(w, s, p);
   else plan_move_with(w, s, p);
-  // A rank that only sends would not notice by what it gets.
-  if (w.channel == 0 && is_elsewhere(w, p, op.signature)) s.disagrees = p + 1;
+  // A rank that only sends would not notice by what it gets. What came through the network is in the host's memory: not looked at each time.
+  const bool look = w.channel == 0 && (!is_remote(*w.lane, p) || w.idle_steps % 16 == 0);
+  if (look && is_elsewhere(w, p, op.signature)) s.disagrees = p + 1;
 }
 
 // Thread 0, second part.
@@ -158,7 +160,11 @@ MK_DEVICE Step step_jobs(Work& w, Shared& s) {
       w.progress[kMaxRanks + p] += reduces(w.ops[first_op]) ? s.release[1] >> p & 1 : s.release[0] >> p & 1;
     }
     for (uint32_t phase = 0; phase < kPhases; phase++) {
-      if (s.post[phase] >> p & 1) post(w, phase, p, exchange ? w.ops[s.turn[0][p]].signature : s.signature);
+      if (s.post[phase] >> p & 1) {
+        const bool wide = s.wide != Wide::kNone && s.wide_phase == phase;
+        const uint32_t bytes = wide ? static_cast<uint32_t>(s.wide_bytes) : s.bytes[phase][p];
+        post(w, phase, p, exchange ? w.ops[s.turn[0][p]].signature : s.signature, bytes);
+      }
       if (s.release[phase] >> p & 1) release(w, phase, p);
     }
   }
@@ -205,7 +211,8 @@ MK_DEVICE bool arrive(Work& w) {
 MK_DEVICE void count_launch(Lane& lane, bool eager) {
   if (!eager) return;
   fence(true);
-  add_device(&lane.eager_done, 1);
+  const uint64_t done = add_device(&lane.eager_done, 1) + 1;
+  if (lane.rings != 0) store_relaxed(&reinterpret_cast<HostPage*>(lane.host_page)->launches_done, done);
 }
 
 // The inline kernel: block b is channel b.

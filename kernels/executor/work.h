@@ -54,6 +54,7 @@ struct Shared {
   Pointers pointers;                  // the one job with several sources or destinations
   uint64_t wide_bytes;
   Wide wide;
+  uint32_t wide_phase;                // in which the wide job's result travels
   uint32_t ncopies;
   uint64_t sendable[kPhases];         // bit r: there is a free slot towards rank r
   uint64_t ready[kPhases];            // bit r: a chunk of this operation has come from rank r
@@ -64,6 +65,7 @@ struct Shared {
   uint32_t disagrees;                 // rank + 1 that has announced another operation in this one's place
   uint32_t signature;                 // of the marks to post; exchange has one per rank
   Step step;
+  uint32_t bytes[kPhases][kMaxRanks]; // of the chunk for each rank that is posted and not the wide job's
   uint32_t turn[2][kMaxRanks];        // exchange, index of the transfer whose chunk moves to, and from, each rank
 };
 
@@ -86,31 +88,31 @@ MK_DEVICE uint64_t chunk_bytes(uint64_t bytes, uint32_t chunk, uint64_t index) {
   return left < chunk ? left : chunk;
 }
 
-// Addresses inside the region of rank `of`, as reached from here.
-template <class T> MK_DEVICE T* region_at(const Lane& lane, uint32_t of, uint64_t offset) { return reinterpret_cast<T*>(lane.regions[of] + offset); }
-MK_DEVICE RegionHeader* header_of(const Lane& lane, uint32_t of) { return region_at<RegionHeader>(lane, of, 0); }
-MK_DEVICE Announce* announce_of(const Lane& lane, uint32_t of, uint32_t from) { return region_at<Announce>(lane, of, lane.geometry.announce) + from; }
-MK_DEVICE uint64_t pipe_index(const Geometry& g, uint32_t phase, uint32_t channel, uint32_t rank) {
-  return (static_cast<uint64_t>(phase) * g.channels + channel) * g.nranks + rank;
+// What rank `p` writes for this one, and what this one writes for `p`.
+MK_DEVICE const InboxHeader* inbox_of(const Lane& lane, uint32_t p) { return reinterpret_cast<const InboxHeader*>(lane.peers[p].in); }
+MK_DEVICE InboxHeader* outbox_of(const Lane& lane, uint32_t p) { return reinterpret_cast<InboxHeader*>(lane.peers[p].out); }
+MK_DEVICE bool is_remote(const Lane& lane, uint32_t p) { return lane.peers[p].taken != 0; }
+
+// Places of a pipe in an inbox, or in its slots, that starts at `base`.
+MK_DEVICE uint32_t pipe_index(const Geometry& g, uint32_t phase, uint32_t channel) { return phase * g.channels + channel; }
+MK_DEVICE uint64_t* credit_at(const Geometry& g, uint64_t base, uint32_t phase, uint32_t channel) {
+  return reinterpret_cast<uint64_t*>(base + g.credits) + pipe_index(g, phase, channel);
 }
-MK_DEVICE uint64_t* credit_of(const Lane& lane, uint32_t of, uint32_t phase, uint32_t channel, uint32_t consumer) {
-  return region_at<uint64_t>(lane, of, lane.geometry.credits) + pipe_index(lane.geometry, phase, channel, consumer);
+MK_DEVICE Line* mark_at(const Geometry& g, uint64_t base, uint32_t phase, uint32_t channel, uint64_t chunk) {
+  return reinterpret_cast<Line*>(base + g.marks) + pipe_index(g, phase, channel) * kSlots + chunk % kSlots;
 }
-MK_DEVICE Line* mark_of(const Lane& lane, uint32_t of, uint32_t phase, uint32_t channel, uint32_t from, uint64_t chunk) {
-  return region_at<Line>(lane, of, lane.geometry.marks) + pipe_index(lane.geometry, phase, channel, from) * kSlots + chunk % kSlots;
+MK_DEVICE char* slot_at(const Geometry& g, uint64_t base, uint32_t phase, uint32_t channel, uint64_t chunk) {
+  const uint64_t slot = pipe_index(g, phase, channel) * kSlots + chunk % kSlots;
+  return reinterpret_cast<char*>(base) + slot * (kSlotHead + g.slot_bytes) + kSlotHead;
 }
-MK_DEVICE char* slot_of(const Lane& lane, uint32_t of, uint32_t phase, uint32_t channel, uint32_t from, uint64_t chunk) {
-  const Geometry& g = lane.geometry;
-  const uint64_t pipe = (static_cast<uint64_t>(phase) * g.channels + channel) * (g.nranks - 1) + (from < of ? from : from - 1);
-  return region_at<char>(lane, of, g.slots) + (pipe * kSlots + chunk % kSlots) * (g.slot_bytes + kSlotTail);
-}
+// The word before the chunk of a slot.
+MK_DEVICE uint64_t* scalar_at(char* slot) { return reinterpret_cast<uint64_t*>(slot) - 1; }
+
+// Packet lines in the region of rank `of`.
 MK_DEVICE Line* packets_of(const Lane& lane, uint32_t of, uint32_t parity, uint32_t channel, uint32_t from) {
   const Geometry& g = lane.geometry;
-  return region_at<Line>(lane, of, g.packets) + ((static_cast<uint64_t>(parity) * g.channels + channel) * g.nranks + from) * g.packet_lines;
+  return reinterpret_cast<Line*>(lane.peers[of].packets) + ((static_cast<uint64_t>(parity) * g.channels + channel) * g.nranks + from) * g.packet_lines;
 }
-
-// The word behind the chunk of a slot.
-MK_DEVICE uint64_t* tail_of(const Lane& lane, char* slot) { return reinterpret_cast<uint64_t*>(slot + lane.geometry.slot_bytes); }
 
 MK_DEVICE bool is_point_to_point(const OpDesc& op) { return op.kind == kSend || op.kind == kRecv; }
 MK_DEVICE uint64_t all_peers(const Lane& lane) {

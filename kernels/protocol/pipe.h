@@ -1,12 +1,13 @@
 // Pipes: chunks through staging slots. For each ordered pair of ranks, channel and phase there is a queue of kSlots slots in the receiver's
-// region. The sender copies a chunk into slot `sent % kSlots`, then writes its mark; the receiver copies it out and returns a credit by
-// writing how many chunks it has consumed into the sender's region. Counters grow for ever, so nothing is reset between operations, graph
+// inbox. The sender copies a chunk into slot `sent % kSlots`, then writes its mark; the receiver copies it out and returns a credit by
+// writing how many chunks it has consumed into the sender's inbox. Counters grow for ever, so nothing is reset between operations, graph
 // replays included.
 //
 // Order: chunk, barrier of the block, fence, mark; mark seen, fence, barrier, chunk read; chunk read, barrier, fence, credit; credit seen,
-// barrier, slot written again. Thread p of a block alone keeps the counters of rank p.
+// barrier, slot written again. Thread p of a block alone keeps the counters of rank p. Between nodes the mark and the credit are followed by a
+// command to the proxy, which does the same on the other side.
 #pragma once
-#include "executor/work.h"
+#include "protocol/network.h"
 
 namespace mk {
 
@@ -20,13 +21,15 @@ struct PipeView {
 MK_DEVICE PipeView poll_pipes(Work& w, uint32_t p, uint32_t signature) {
   const Lane& lane = *w.lane;
   const Channel& ch = lane.channel[w.channel];
+  const Geometry& g = lane.geometry;
+  const uint64_t in = lane.peers[p].in;
   PipeView view;
   bool arrived = false;
 #pragma unroll
   for (uint32_t phase = 0; phase < kPhases; phase++) {
     const uint64_t next = ch.received[phase][p];
-    const uint64_t credit = load_relaxed(credit_of(lane, lane.rank, phase, w.channel, p));
-    const Line mark = load_line(mark_of(lane, lane.rank, phase, w.channel, p, next));
+    const uint64_t credit = load_relaxed(credit_at(g, in, phase, w.channel));
+    const Line mark = load_line(mark_at(g, in, phase, w.channel, next));
     view.sendable[phase] = ch.sent[phase][p] - credit < kSlots;
     const bool here = mark.flag == next + 1;
     view.ready[phase] = here && static_cast<uint32_t>(mark.data) == signature;
@@ -42,21 +45,22 @@ MK_DEVICE PipeView poll_pipes(Work& w, uint32_t p, uint32_t signature) {
 
 MK_DEVICE char* next_slot(const Work& w, uint32_t phase, uint32_t peer) {
   const Lane& lane = *w.lane;
-  return slot_of(lane, peer, phase, w.channel, lane.rank, lane.channel[w.channel].sent[phase][peer]);
+  return slot_at(lane.geometry, lane.peers[peer].out_slots, phase, w.channel, lane.channel[w.channel].sent[phase][peer]);
 }
 MK_DEVICE char* arrived_slot(const Work& w, uint32_t phase, uint32_t peer) {
   const Lane& lane = *w.lane;
-  return slot_of(lane, lane.rank, phase, w.channel, peer, lane.channel[w.channel].received[phase][peer]);
+  return slot_at(lane.geometry, lane.peers[peer].in_slots, phase, w.channel, lane.channel[w.channel].received[phase][peer]);
 }
 
-// By rank `p`'s thread, after the chunk is written and a barrier.
-MK_DEVICE void post(Work& w, uint32_t phase, uint32_t p, uint32_t signature) {
+// By rank `p`'s thread, after the chunk of `bytes` is written and a barrier.
+MK_DEVICE void post(Work& w, uint32_t phase, uint32_t p, uint32_t signature, uint32_t bytes) {
   Lane& lane = *w.lane;
   Channel& ch = lane.channel[w.channel];
   const uint64_t n = ch.sent[phase][p];
   fence(lane.one_gpu != 0);
-  store_line(mark_of(lane, p, phase, w.channel, lane.rank, n), signature, n + 1);
+  store_line(mark_at(lane.geometry, lane.peers[p].out, phase, w.channel, n), signature, n + 1);
   ch.sent[phase][p] = n + 1;
+  if (is_remote(lane, p)) give_command(lane, w.channel, command_word(kCommandMark, p, phase, w.channel, n % kSlots, bytes));
 }
 
 // By rank `p`'s thread, after the chunk is read and a barrier.
@@ -65,8 +69,9 @@ MK_DEVICE void release(Work& w, uint32_t phase, uint32_t p) {
   Channel& ch = lane.channel[w.channel];
   const uint64_t n = ch.received[phase][p] + 1;
   fence(lane.one_gpu != 0);
-  store_relaxed(credit_of(lane, p, phase, w.channel, lane.rank), n);
+  store_relaxed(credit_at(lane.geometry, lane.peers[p].out, phase, w.channel), n);
   ch.received[phase][p] = n;
+  if (is_remote(lane, p)) give_command(lane, w.channel, command_word(kCommandCredit, p, phase, w.channel, 0, 0));
 }
 
 // Jobs, by any thread.

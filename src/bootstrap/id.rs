@@ -88,6 +88,11 @@ impl UniqueId {
         }
     }
 
+    /// A key of its own for another purpose of the same communicator.
+    pub fn derived_key(&self, purpose: &str) -> [u8; 32] {
+        blake3::derive_key(purpose, &self.contents().key)
+    }
+
     /// A number for logs and for ordering communicators; tells nothing of the key.
     pub fn hash(&self) -> u64 {
         let digest = blake3::hash(&self.0);

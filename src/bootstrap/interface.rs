@@ -34,6 +34,11 @@ pub struct Interface {
     pub address: IpAddr,
 }
 
+/// The address at which ranks of other hosts reach this one: loopback when there is no other.
+pub fn local_address(settings: &SocketSettings) -> IpAddr {
+    choose(&list(), settings).unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
+}
+
 /// The first suitable address; `None`: this host has only loopback, which serves ranks on this host.
 pub fn choose(all: &[Interface], settings: &SocketSettings) -> Option<IpAddr> {
     let fits_family = |i: &&Interface| match settings.family {

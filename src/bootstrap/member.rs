@@ -111,6 +111,23 @@ fn connect(addresses: &[SocketAddr], key: &[u8; 32], j: &Join) -> Result<TcpStre
     )))
 }
 
+/// Connects to a [`Door`](super::Door) and proves the key both ways, with a few attempts. `number`: for the door's owner. The stream does not block.
+pub fn prove_to(address: &SocketAddr, key: &[u8; 32], rank: u32, number: u32, abort: &AtomicBool) -> std::io::Result<TcpStream> {
+    const ATTEMPTS: u32 = 5;
+    let mut last = std::io::Error::from(ErrorKind::TimedOut);
+    for attempt in 0..ATTEMPTS {
+        match TcpStream::connect_timeout(address, CONNECT_WITHIN).and_then(|s| prove(s, key, rank, number)) {
+            Ok(stream) => return Ok(stream),
+            Err(e) => last = e,
+        }
+        if abort.load(Ordering::Acquire) {
+            break;
+        }
+        std::thread::sleep(LOOK_EVERY * (1 << attempt));
+    }
+    Err(last)
+}
+
 fn prove(mut stream: TcpStream, key: &[u8; 32], rank: u32, nranks: u32) -> std::io::Result<TcpStream> {
     stream.set_read_timeout(Some(CONNECT_WITHIN))?;
     stream.set_nodelay(true)?;

@@ -5,6 +5,7 @@
 //! root: all-gathers during init and split, notices of failures, and the goodbyes that tell when memory may be used again. Ranks of the root's
 //! host connect over loopback; nothing is sent on other interfaces then.
 
+mod door;
 mod frame;
 mod handshake;
 mod id;
@@ -14,7 +15,8 @@ mod root;
 #[cfg(test)]
 mod tests;
 
+pub use door::Door;
 pub use id::UniqueId;
-pub use interface::{Family, SocketSettings};
-pub use member::{Bootstrap, Join, host_token, join};
+pub use interface::{Family, SocketSettings, local_address};
+pub use member::{Bootstrap, Join, host_token, join, prove_to};
 pub use root::create_id;

@@ -16,6 +16,9 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
+/// How long destroying a communicator waits for its last words to reach the hosts of its peers.
+const LEAVE_WITHIN: Duration = Duration::from_secs(5);
+
 /// Where a communicator is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -163,7 +166,7 @@ impl Communicator {
         if kept.is_some() {
             return kept.clone();
         }
-        let own = ready.lane.failure().and_then(|f| failure::explain(ready, &f));
+        let own = failure::current(ready);
         if let Some(error) = own.as_ref().filter(|e| e.code != Code::RemoteError) {
             *kept = Some(error.clone());
         } else if let Some((rank, words)) = ready.bootstrap.poll_notice() {
@@ -278,6 +281,9 @@ impl Communicator {
         if let Some(ready) = self.ready.get() {
             let _guard = ready.lane.gpu.context.enter()?;
             let drained = ready.launcher.drain(&ready.lane, None);
+            if let Some(network) = &ready.lane.network {
+                network.leave(LEAVE_WITHIN);
+            }
             self.release(ready);
             drained?;
         }

@@ -9,8 +9,17 @@ use crate::observe::watchdog::{Sample, Waiting, Watched};
 use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+/// What is wrong with this rank's communicator, as far as it knows by itself.
+pub fn current(ready: &Ready) -> Option<Error> {
+    let recorded = ready.lane.failure().and_then(|f| explain(ready, &f));
+    recorded.or_else(|| {
+        let (peer, mine, theirs) = ready.lane.network.as_ref()?.disagreement()?;
+        Some(Error::usage(mismatch::explain(&ready.name(), ready.rank as u32, &mine, peer as u32, &theirs)))
+    })
+}
+
 /// The error that a recorded failure becomes. `None`: this rank was aborted, which is its own doing.
-pub fn explain(ready: &Ready, f: &Failure) -> Option<Error> {
+fn explain(ready: &Ready, f: &Failure) -> Option<Error> {
     let (me, communicator) = (ready.rank, ready.name());
     let call = call_of(me, &f.mine);
     Some(match f.code {
@@ -24,6 +33,13 @@ pub fn explain(ready: &Ready, f: &Failure) -> Option<Error> {
                 f.rank, f.mine.seq
             ),
         ),
+        failure::LINK_FAILED => {
+            let why = ready.lane.network.as_ref().and_then(|n| n.failure()).map_or_else(String::new, |lost| format!(": {}", lost.why));
+            Error::remote(format!(
+                "rank {me} was in {call}, and rank {} of communicator {communicator} cannot be reached any more{why}",
+                f.rank
+            ))
+        }
         _ => Error::remote(format!(
             "rank {} of communicator {communicator} gave up while rank {me} was in {call}: see that rank's own message",
             f.rank
@@ -52,7 +68,7 @@ impl Watched for Page {
             channel: w.channel,
             waited_us: w.ns / 1000,
         });
-        let failure = ready.lane.failure().and_then(|f| explain(&ready, &f));
+        let failure = current(&ready);
         if let Some(error) = &failure
             && error.code != Code::RemoteError
             && !self.told.swap(true, Ordering::Relaxed)

@@ -2,11 +2,12 @@
 //! only, since the bootstrap has proved that the sender holds the communicator's key.
 
 use crate::error::{Error, Result};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Mutex;
 
 /// Both sides of a communicator must speak the same device protocol; raise this whenever `kernels/layout.h` or the planner changes what ranks
 /// agree on.
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 2;
 
 /// First round: what decides how the communicator is laid out.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,6 +22,8 @@ pub struct Identity {
     pub min_channels: u32,
     pub max_channels: u32,
     pub region_budget: u64,
+    /// Proxy threads that this rank would use between nodes; the fewest of all ranks counts.
+    pub stripes: u32,
     pub zero_copy: bool,
 }
 
@@ -30,6 +33,8 @@ pub struct RegionCard {
     pub address: u64,
     /// For ranks of other processes; absent when there are none.
     pub handle: Option<[u8; 64]>,
+    /// For ranks of other nodes; absent when there are none.
+    pub listener: Option<SocketAddr>,
 }
 
 struct Reader<'a>(&'a [u8]);
@@ -62,6 +67,7 @@ impl Identity {
         out.extend(self.min_channels.to_le_bytes());
         out.extend(self.max_channels.to_le_bytes());
         out.extend(self.region_budget.to_le_bytes());
+        out.extend(self.stripes.to_le_bytes());
         out.push(u8::from(self.zero_copy));
         out
     }
@@ -76,6 +82,7 @@ impl Identity {
             min_channels: r.u32()?,
             max_channels: r.u32()?,
             region_budget: r.u64()?,
+            stripes: r.u32()?,
             zero_copy: r.take::<1>()?[0] != 0,
         })
     }
@@ -84,14 +91,29 @@ impl Identity {
 impl RegionCard {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = self.address.to_le_bytes().to_vec();
+        out.push(u8::from(self.handle.is_some()));
         out.extend(self.handle.iter().flatten());
+        if let Some(listener) = self.listener {
+            let ip = match listener.ip() {
+                IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+                IpAddr::V6(ip) => ip,
+            };
+            out.extend(ip.octets());
+            out.extend(listener.port().to_le_bytes());
+        }
         out
     }
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let mut r = Reader(bytes);
         let address = r.u64()?;
-        let handle = if r.0.is_empty() { None } else { Some(r.take()?) };
-        Ok(Self { address, handle })
+        let handle = if r.take::<1>()?[0] == 0 { None } else { Some(r.take()?) };
+        let listener = if r.0.is_empty() {
+            None
+        } else {
+            let ip = Ipv6Addr::from(r.take::<16>()?).to_canonical();
+            Some(SocketAddr::new(ip, u16::from_le_bytes(r.take()?)))
+        };
+        Ok(Self { address, handle, listener })
     }
 }
 
@@ -130,12 +152,15 @@ mod tests {
             min_channels: 6,
             max_channels: 7,
             region_budget: 8,
+            stripes: 9,
             zero_copy: true,
         };
         assert_eq!(Identity::decode(&i.encode()), Ok(i));
         for handle in [None, Some([7; 64])] {
-            let c = RegionCard { address: 1 << 40, handle };
-            assert_eq!(RegionCard::decode(&c.encode()), Ok(c));
+            for listener in [None, Some("10.1.2.3:4567".parse().unwrap()), Some("[fd00::1]:9".parse().unwrap())] {
+                let c = RegionCard { address: 1 << 40, handle, listener };
+                assert_eq!(RegionCard::decode(&c.encode()), Ok(c));
+            }
         }
     }
 

@@ -8,10 +8,11 @@ use crate::cuda::IpcHandle;
 use crate::env::settings;
 use crate::error::{Error, Result};
 use crate::executor::gpu::{Gpu, gpu};
-use crate::executor::lane::{LaneMemory, Peers};
+use crate::executor::lane::{LaneMemory, Reach};
 use crate::executor::launch::Launcher;
-use crate::executor::layout::MAX_CHANNELS;
+use crate::executor::layout::{Geometry, MAX_CHANNELS, MAX_RINGS, Peer};
 use crate::planner;
+use crate::transport::{Listener, Network};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -67,36 +68,60 @@ fn agree(comm: &Communicator, gpu: &Arc<Gpu>, bootstrap: Bootstrap, id: &UniqueI
         min_channels,
         max_channels,
         region_budget: REGION_BUDGET as u64,
+        stripes: stripes(),
         zero_copy: set.zero_copy,
     };
     let all = bootstrap.all_gather(&mine.encode(), &comm.stop)?.iter().map(|bytes| Identity::decode(bytes)).collect::<Result<Vec<_>>>()?;
     check_compatible(&all, rank)?;
 
     let on_gpu = |gpu: &[u8; 16]| all.iter().filter(|i| i.gpu == *gpu).count();
-    let ranks_on_gpu = all.iter().map(|i| on_gpu(&i.gpu)).max().unwrap_or(1);
-    let direct = |i: &Identity| i.process == mine.process && i.gpu == mine.gpu;
-    let all_direct = all.iter().all(|i| direct(i) && i.zero_copy);
-    let shape = planner::shape(
+    let one_node = all.iter().all(|i| i.host == mine.host);
+    let direct = |i: &Identity| i.host == mine.host && i.process == mine.process && i.gpu == mine.gpu;
+    let ranks = planner::Ranks {
         nranks,
-        ranks_on_gpu,
-        all.iter().map(|i| i.multiprocessors).min().unwrap_or(1),
-        (all.iter().map(|i| i.min_channels).max().unwrap_or(1), all.iter().map(|i| i.max_channels).min().unwrap_or(1)),
-        all.iter().map(|i| i.region_budget as usize).min().unwrap_or(REGION_BUDGET),
-        all_direct,
-    );
+        on_gpu: all.iter().map(|i| on_gpu(&i.gpu)).max().unwrap_or(1),
+        multiprocessors: all.iter().map(|i| i.multiprocessors).min().unwrap_or(1),
+        channels: (all.iter().map(|i| i.min_channels).max().unwrap_or(1), all.iter().map(|i| i.max_channels).min().unwrap_or(1)),
+        budget: all.iter().map(|i| i.region_budget as usize).min().unwrap_or(REGION_BUDGET),
+        one_node,
+        all_direct: all.iter().all(|i| direct(i) && i.zero_copy),
+    };
+    let shape = planner::shape(&ranks);
+
+    let remote: Vec<usize> = (0..nranks).filter(|r| all[*r].host != mine.host).collect();
+    let stripes = all.iter().map(|i| i.stripes).min().unwrap_or(1) as usize;
+    let key = id.derived_key("mkernel transport v1");
+    let others = nranks - remote.len() - 1;
 
     // From here on a rank that fails says so to the others, so that nobody waits for it.
-    let made = share_region(gpu, &shape, &all, &mine);
+    let made = share_region(gpu, &shape, &all, rank, others).and_then(|(mut lane, mut card)| {
+        if one_node {
+            return Ok((lane, card, None));
+        }
+        let listener = Listener::open(&crate::env::socket_settings(), &key)?;
+        card.listener = Some(listener.address());
+        lane.network = Some(Network::new(gpu, &shape.geometry, rank, &remote, stripes, lane.slot)?);
+        Ok((lane, card, Some(listener)))
+    });
     let card = match &made {
-        Ok((_, card)) => [vec![1], card.encode()].concat(),
+        Ok((_, card, _)) => [vec![1], card.encode()].concat(),
         Err(e) => [vec![0], e.message.as_bytes().to_vec()].concat(),
     };
     let cards = bootstrap.all_gather(&card, &comm.stop)?;
-    let (lane, _) = made?;
+    let (lane, _, listener) = made?;
     let opened = first_failure(&cards).and_then(|()| {
         let cards = cards.iter().map(|c| RegionCard::decode(c.get(1..).unwrap_or_default())).collect::<Result<Vec<_>>>()?;
-        let peers = map_peers(gpu, &all, &cards, rank)?;
-        lane.open(&shape.geometry, rank, &peers, set.timeout_s.saturating_mul(1_000_000_000))
+        let mut reach = map_peers(gpu, &shape.geometry, &all, &cards, rank)?;
+        if let (Some(network), Some(listener)) = (&lane.network, listener) {
+            network.describe(&mut reach);
+            let addresses = remote
+                .iter()
+                .map(|r| cards[*r].listener.map(|address| (*r, address)))
+                .collect::<Option<Vec<_>>>()
+                .ok_or_else(|| Error::internal("a rank of another node sent no address to connect to"))?;
+            network.connect(listener, &addresses, &key, Duration::from_secs(set.net_timeout_s), &comm.stop)?;
+        }
+        lane.open(&shape.geometry, rank, &reach, set.timeout_s.saturating_mul(1_000_000_000))
     });
     let report = match &opened {
         Ok(()) => vec![1],
@@ -106,7 +131,10 @@ fn agree(comm: &Communicator, gpu: &Arc<Gpu>, bootstrap: Bootstrap, id: &UniqueI
     opened?;
     first_failure(&reports)?;
     tracing::info!(target: "INIT", "{} coll channels, {} ranks on a GPU at most, {} bytes of staging, {}",
-        shape.geometry.channels, ranks_on_gpu, shape.geometry.bytes, if all_direct { "zero-copy" } else { "staged" });
+        shape.geometry.channels, ranks.on_gpu, shape.geometry.region_bytes(others).1, if ranks.all_direct { "zero-copy" } else { "staged" });
+    if !one_node {
+        tracing::info!(target: "NET", "Using network Socket: {} ranks on this node, {} on others, {stripes} connections to each", others + 1, remote.len());
+    }
     Ok(Ready { rank, nranks, id: id.hash(), shape, lane, launcher: Launcher::default(), bootstrap })
 }
 
@@ -118,21 +146,22 @@ fn check_compatible(all: &[Identity], rank: usize) -> Result<()> {
                 other.version
             )));
         }
-        if other.host != all[rank].host {
-            return Err(Error::usage(format!(
-                "rank {peer} is on another host than rank {rank} (or NCCL_HOSTID says so): this version joins the ranks of one host only"
-            )));
-        }
     }
     Ok(())
 }
 
-fn share_region(gpu: &Arc<Gpu>, shape: &planner::Shape, all: &[Identity], mine: &Identity) -> Result<(LaneMemory, RegionCard)> {
-    let lane = LaneMemory::new(gpu.clone(), &shape.geometry)?;
+/// Network threads that this process would use.
+fn stripes() -> u32 {
+    let cores = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
+    settings().socket_threads.unwrap_or((cores / 4).min(4)).clamp(1, MAX_RINGS as u32)
+}
+
+fn share_region(gpu: &Arc<Gpu>, shape: &planner::Shape, all: &[Identity], rank: usize, others: usize) -> Result<(LaneMemory, RegionCard)> {
+    let lane = LaneMemory::new(gpu.clone(), &shape.geometry, others)?;
     let _guard = gpu.context.enter()?;
-    let shared = all.iter().any(|i| i.process != mine.process);
+    let shared = all.iter().any(|i| i.host == all[rank].host && i.process != all[rank].process);
     let handle = if shared { Some(lane.region().ipc_handle()?.0) } else { None };
-    let card = RegionCard { address: lane.region().address, handle };
+    let card = RegionCard { address: lane.region().address, handle, listener: None };
     Ok((lane, card))
 }
 
@@ -147,25 +176,47 @@ fn first_failure(reports: &[Vec<u8>]) -> Result<()> {
     }
 }
 
-fn map_peers(gpu_of_mine: &Arc<Gpu>, all: &[Identity], cards: &[RegionCard], rank: usize) -> Result<Peers> {
-    let mut regions = Vec::with_capacity(all.len());
-    for (peer, (identity, card)) in all.iter().zip(cards).enumerate() {
-        let address = if identity.process == all[rank].process {
-            if identity.gpu != all[rank].gpu {
-                reach_other_gpu(gpu_of_mine, identity, peer, rank)?;
-            }
-            card.address
-        } else {
-            let handle = card.handle.ok_or_else(|| Error::internal(format!("rank {peer} sent no handle of its region")))?;
-            let opened = gpu_of_mine.import(identity.process, &IpcHandle(handle));
-            opened
-                .map_err(|e| Error { message: format!("rank {rank} cannot reach the memory of rank {peer}: {}", e.message), ..e })?
-                .address
-        };
-        regions.push(address);
+/// How the ranks of this node are reached; entries of other ranks stay empty.
+fn map_peers(gpu: &Arc<Gpu>, geometry: &Geometry, all: &[Identity], cards: &[RegionCard], rank: usize) -> Result<Reach> {
+    let local: Vec<usize> = (0..all.len()).filter(|r| all[*r].host == all[rank].host).collect();
+    let others = local.len() - 1;
+    // Where the inbox that `writer` fills lies in the region of `reader`.
+    let place = |reader: usize, writer: usize| {
+        let k = local.iter().filter(|r| **r != reader).position(|r| *r == writer).unwrap_or(0);
+        geometry.inbox_in_region(others, k)
+    };
+    let mut peers = vec![Peer::default(); all.len()];
+    for &peer in &local {
+        let region = region_of(gpu, all, cards, peer, rank)?;
+        let (inbox, inbox_slots) = place(rank, peer);
+        let (outbox, outbox_slots) = place(peer, rank);
+        let own = cards[rank].address;
+        peers[peer] = Peer { packets: region, ..Peer::default() };
+        if peer != rank {
+            peers[peer].inbox = own + inbox;
+            peers[peer].inbox_slots = own + inbox_slots;
+            peers[peer].outbox = region + outbox;
+            peers[peer].outbox_slots = region + outbox_slots;
+        }
     }
-    let one_gpu = all.iter().all(|i| i.gpu == all[rank].gpu);
-    Ok(Peers { regions, one_gpu })
+    let one_gpu = all.iter().all(|i| i.gpu == all[rank].gpu && i.host == all[rank].host);
+    Ok(Reach { peers, one_gpu, ..Reach::default() })
+}
+
+/// The region of a rank of this node, as addressed from here.
+fn region_of(gpu: &Arc<Gpu>, all: &[Identity], cards: &[RegionCard], peer: usize, rank: usize) -> Result<u64> {
+    let (identity, card) = (&all[peer], &cards[peer]);
+    if identity.process == all[rank].process {
+        if identity.gpu != all[rank].gpu {
+            reach_other_gpu(gpu, identity, peer, rank)?;
+        }
+        return Ok(card.address);
+    }
+    let handle = card.handle.ok_or_else(|| Error::internal(format!("rank {peer} sent no handle of its region")))?;
+    let opened = gpu.import(identity.process, &IpcHandle(handle));
+    let opened =
+        opened.map_err(|e| Error { message: format!("rank {rank} cannot reach the memory of rank {peer}: {}", e.message), ..e })?;
+    Ok(opened.address)
 }
 
 /// Ranks of this process on different GPUs: kernels on ours must be able to address the other's memory.

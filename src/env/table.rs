@@ -61,6 +61,8 @@ settings! {
     max_blocks: Option<u32> = "" from 1, "MKERNEL_MAX_BLOCKS", "Most thread blocks of an operation, for all communicators.";
     warn_s: u64 = "30", "MKERNEL_WARN_S", "Seconds that an operation waits for a rank before standard error says for which; 0: never.";
     timeout_s: u64 = "1800", "MKERNEL_TIMEOUT_S", "Seconds after which a waiting operation is given up; 0: never.";
+    socket_threads: Option<u32> = "" from 1, "NCCL_SOCKET_NTHREADS", "Network threads of a process, each with a connection to every rank of another node. Not set: a quarter of the cores, 4 at most.";
+    net_timeout_s: u64 = "4", "MKERNEL_NET_TIMEOUT_S", "Seconds that a rank of another node may be silent during an operation before it counts as lost; 0: any time.";
     zero_copy: bool = "1", "MKERNEL_ZERO_COPY", "Address the buffers of ranks of the same process where they are.";
     report_version: i32 = "22809" from 20900, "MKERNEL_REPORT_VERSION", "What ncclGetVersion answers.";
 }
@@ -72,7 +74,10 @@ pub const WITHOUT_EFFECT: &[(&str, &str)] = &[
     ("NCCL_SHM_DISABLE", "nothing is put into /dev/shm"),
     ("NCCL_P2P_LEVEL, NCCL_CUMEM_ENABLE, NCCL_CROSS_NIC", "what can be reached is found by trying"),
     ("NCCL_NVLS_ENABLE, NCCL_COLLNET_ENABLE, NCCL_MNNVL_ENABLE", "there is no multicast and no reduction in switches yet"),
-    ("NCCL_IB_*, NCCL_NET, NCCL_NET_*", "there is no transport between hosts yet"),
+    (
+        "NCCL_IB_*, NCCL_NET, NCCL_NET_*, NCCL_NSOCKS_PERTHREAD",
+        "ranks of different hosts are joined by TCP, with one connection for each network thread",
+    ),
     ("NCCL_LAUNCH_MODE, NCCL_GRAPH_MIXING_SUPPORT, NCCL_LAUNCH_ORDER_IMPLICIT", "one kernel per operation, graphs and streams alike"),
     ("NCCL_RAS_ENABLE, NCCL_*_PLUGIN", "not built yet"),
 ];

@@ -36,6 +36,7 @@ pub struct Gpu {
     pub executor: DeviceMemory,
     pub resident: Resident,
     idle_memory: Mutex<Vec<DeviceMemory>>,
+    idle_pinned: Mutex<Vec<PinnedMemory>>,
     lanes: Mutex<Lanes>,
     imported: Mutex<HashMap<(u64, IpcHandle), RemoteMemory>>,
 }
@@ -47,7 +48,7 @@ struct Lanes {
 }
 
 /// A lane's number and its page.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub struct LaneSlot {
     pub index: usize,
     page: *mut HostPage,
@@ -61,6 +62,18 @@ unsafe impl Sync for LaneSlot {}
 impl LaneSlot {
     pub fn page(&self) -> *mut HostPage {
         self.page
+    }
+
+    /// Uncaptured launches that are done, of a communicator that spans nodes.
+    pub fn launches_done(&self) -> u64 {
+        // SAFETY: the page lives as long as the process; the device writes this word.
+        unsafe { (&raw const (*self.page).launches_done).read_volatile() }
+    }
+
+    /// Tells waiting kernels that a rank cannot be reached any more.
+    pub fn set_link_failed(&self, rank: usize) {
+        // SAFETY: the page lives as long as the process; the device only reads this word.
+        unsafe { (&raw mut (*self.page).link_failed).write_volatile(rank as u32 + 1) };
     }
 }
 
@@ -125,6 +138,7 @@ impl Gpu {
             executor,
             resident,
             idle_memory: Mutex::default(),
+            idle_pinned: Mutex::default(),
             lanes: Mutex::new(lanes),
             imported: Mutex::default(),
         })
@@ -134,7 +148,7 @@ impl Gpu {
     pub fn take_memory(&self, bytes: usize, zeroed: usize) -> Result<DeviceMemory> {
         let _guard = self.context.enter()?;
         let _relaxed = RelaxedCapture::enter()?;
-        let wanted = bytes.next_multiple_of(GRANULE);
+        let wanted = bytes.max(1).next_multiple_of(GRANULE);
         let reused = {
             let mut idle = lock(&self.idle_memory);
             let best = (0..idle.len()).filter(|&i| idle[i].bytes >= wanted && idle[i].bytes <= 2 * wanted).min_by_key(|&i| idle[i].bytes);
@@ -151,6 +165,28 @@ impl Gpu {
     /// Takes memory back for the next communicator. Nothing on the device, here or elsewhere, may touch it any more.
     pub fn give_memory(&self, memory: DeviceMemory) {
         lock(&self.idle_memory).push(memory);
+    }
+
+    /// Zeroed pinned memory of at least `bytes`. Return it with `give_pinned`.
+    pub fn take_pinned(&self, bytes: usize) -> Result<PinnedMemory> {
+        let reused = {
+            let mut idle = lock(&self.idle_pinned);
+            let best = (0..idle.len()).filter(|&i| (bytes..=2 * bytes).contains(&idle[i].bytes)).min_by_key(|&i| idle[i].bytes);
+            best.map(|i| idle.swap_remove(i))
+        };
+        if let Some(memory) = reused {
+            // SAFETY: nobody uses memory of the pool.
+            unsafe { memory.address().write_bytes(0, memory.bytes) };
+            return Ok(memory);
+        }
+        let _guard = self.context.enter()?;
+        let _relaxed = RelaxedCapture::enter()?;
+        PinnedMemory::new(bytes)
+    }
+
+    /// Takes pinned memory back. Nothing on the device or in a proxy may touch it any more.
+    pub fn give_pinned(&self, memory: PinnedMemory) {
+        lock(&self.idle_pinned).push(memory);
     }
 
     /// Copies a structure into device memory before anything uses it.

@@ -1,18 +1,23 @@
 //! One communicator's part on its GPU: the lane structure, this rank's region, and the page through which the device speaks to the host.
 
 use super::gpu::{Gpu, LaneSlot};
-use super::layout::{Geometry, HostPage, Lane, MAX_RANKS, bytes_of};
+use super::layout::{Geometry, HostPage, Lane, MAX_RANKS, MAX_RINGS, Peer, bytes_of};
 use crate::cuda::DeviceMemory;
 use crate::error::Result;
 use crate::observe::mismatch::Announce;
+use crate::transport::Network;
 use std::mem::{ManuallyDrop, offset_of, size_of};
 use std::sync::Arc;
 
-/// Where the regions of all ranks are, as addressed from here.
-#[derive(Debug, Clone)]
-pub struct Peers {
-    pub regions: Vec<u64>,
+/// How the other ranks are reached from here.
+#[derive(Debug, Default)]
+pub struct Reach {
+    /// By rank.
+    pub peers: Vec<Peer>,
     pub one_gpu: bool,
+    /// Device addresses of the queues to the proxy threads, and the lines of each; empty on a single node.
+    pub rings: Vec<u64>,
+    pub ring_lines: u32,
 }
 
 /// A lane that kernels may run on.
@@ -22,6 +27,8 @@ pub struct LaneMemory {
     pub nranks: usize,
     memory: ManuallyDrop<DeviceMemory>,
     region: ManuallyDrop<DeviceMemory>,
+    /// What reaches the ranks of other nodes, if there are any.
+    pub network: Option<Network>,
 }
 
 /// A failure as the device recorded it.
@@ -45,12 +52,21 @@ pub struct LongWait {
 }
 
 impl LaneMemory {
-    /// Takes memory for a rank's region. Its control part is zero when this returns, so peers may write as soon as they know of it.
-    pub fn new(gpu: Arc<Gpu>, geometry: &Geometry) -> Result<Self> {
-        let region = gpu.take_memory(geometry.bytes as usize, geometry.slots as usize)?;
+    /// Takes memory for a rank's region, which `others` write to. Its control part is zero when this returns, so they may write as soon as they
+    /// know of it.
+    pub fn new(gpu: Arc<Gpu>, geometry: &Geometry, others: usize) -> Result<Self> {
+        let (zeroed, whole) = geometry.region_bytes(others);
+        let region = gpu.take_memory(whole as usize, zeroed as usize)?;
         let memory = gpu.take_memory(size_of::<Lane>(), size_of::<Lane>())?;
         let slot = gpu.take_lane()?;
-        Ok(Self { gpu, slot, nranks: geometry.nranks as usize, memory: ManuallyDrop::new(memory), region: ManuallyDrop::new(region) })
+        Ok(Self {
+            gpu,
+            slot,
+            nranks: geometry.nranks as usize,
+            memory: ManuallyDrop::new(memory),
+            region: ManuallyDrop::new(region),
+            network: None,
+        })
     }
 
     /// Device address of the `Lane`.
@@ -63,13 +79,13 @@ impl LaneMemory {
     }
 
     /// Fills in the lane's constant part; afterwards kernels may run on it.
-    pub fn open(&self, geometry: &Geometry, rank: usize, peers: &Peers, deadline_ns: u64) -> Result<()> {
+    pub fn open(&self, geometry: &Geometry, rank: usize, reach: &Reach, deadline_ns: u64) -> Result<()> {
         const HEAD: usize = offset_of!(Lane, op_seq);
         let mut head = [0u8; HEAD];
         let mut put = |offset: usize, bytes: &[u8]| head[offset..offset + bytes.len()].copy_from_slice(bytes);
-        let mut regions = [0u64; MAX_RANKS];
-        regions[..peers.regions.len()].copy_from_slice(&peers.regions);
-        put(offset_of!(Lane, regions), bytes_of(&regions));
+        let mut peers = [Peer::default(); MAX_RANKS];
+        peers[..reach.peers.len()].copy_from_slice(&reach.peers);
+        put(offset_of!(Lane, peers), bytes_of(&peers));
         put(offset_of!(Lane, geometry), bytes_of(geometry));
         // Pinned memory has the same address on the device.
         put(offset_of!(Lane, host_page), &(self.slot.page() as u64).to_ne_bytes());
@@ -77,7 +93,12 @@ impl LaneMemory {
         put(offset_of!(Lane, rank), &(rank as u32).to_ne_bytes());
         put(offset_of!(Lane, index), &(self.slot.index as u32).to_ne_bytes());
         put(offset_of!(Lane, deadline_ns), &deadline_ns.to_ne_bytes());
-        put(offset_of!(Lane, one_gpu), &u32::from(peers.one_gpu).to_ne_bytes());
+        put(offset_of!(Lane, one_gpu), &u32::from(reach.one_gpu).to_ne_bytes());
+        let mut rings = [0u64; MAX_RINGS];
+        rings[..reach.rings.len()].copy_from_slice(&reach.rings);
+        put(offset_of!(Lane, ring), bytes_of(&rings));
+        put(offset_of!(Lane, rings), &(reach.rings.len() as u32).to_ne_bytes());
+        put(offset_of!(Lane, ring_lines), &reach.ring_lines.to_ne_bytes());
         self.gpu.write(&self.memory, 0, &head)?;
         self.gpu.serve_lane(self.slot.index, self.address())
     }
@@ -86,6 +107,9 @@ impl LaneMemory {
     pub fn abort(&self) {
         // SAFETY: the page lives as long as the process; the device only reads this word.
         unsafe { (&raw mut (*self.slot.page()).abort).write_volatile(1) };
+        if let Some(network) = &self.network {
+            network.close();
+        }
     }
 
     pub fn failure(&self) -> Option<Failure> {
@@ -130,6 +154,10 @@ impl LaneMemory {
     pub unsafe fn recycle(mut self) {
         // SAFETY: `self` is consumed, so neither is used again.
         let (memory, region) = unsafe { (ManuallyDrop::take(&mut self.memory), ManuallyDrop::take(&mut self.region)) };
+        if let Some(network) = self.network.take() {
+            // SAFETY: passed on.
+            unsafe { network.recycle() };
+        }
         self.gpu.give_memory(memory);
         self.gpu.give_memory(region);
         self.gpu.give_lane(&self.slot);

@@ -80,14 +80,25 @@ impl Launcher {
         let can_be_resident =
             !capturing && ops.len() <= INLINE_OPS && channels <= gpu.resident.blocks && lane.slot.index < MAX_LANES && lane.nranks > 1;
         let bytes = ops.iter().map(|op| op.count * u64::from(op.elem_size)).sum();
-        if can_be_resident && gpu.resident.place(&gpu.kernels, &gpu.executor, bytes)? {
+        let resident = can_be_resident && gpu.resident.place(&gpu.kernels, &gpu.executor, bytes)?;
+        if let Some(network) = &lane.network {
+            network.expect(capturing);
+        }
+        let launched = if resident {
             // SAFETY: the parameters are those of mk_gate; the lane outlives its launches.
-            let launched = unsafe { gpu.kernels.gate.launch(1, GATE_THREADS, stream, style, &mut params) };
-            launched.inspect_err(|_| gpu.resident.withdraw())?;
+            unsafe { gpu.kernels.gate.launch(1, GATE_THREADS, stream, style, &mut params) }
         } else {
             // SAFETY: the parameters are those of mk_inline; the lane outlives its launches, and the buffer is kept until its event.
-            unsafe { gpu.kernels.inline.launch(channels, THREADS, stream, style, &mut params)? };
-        }
+            unsafe { gpu.kernels.inline.launch(channels, THREADS, stream, style, &mut params) }
+        };
+        launched.inspect_err(|_| {
+            if resident {
+                gpu.resident.withdraw();
+            }
+            if let Some(network) = &lane.network {
+                network.take_back(capturing);
+            }
+        })?;
         if capturing {
             state.captured = true;
             state.last_capture = Some(stream.capture()?);

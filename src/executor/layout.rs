@@ -3,15 +3,17 @@
 
 use crate::observe::mismatch::Announce;
 use std::mem::{offset_of, size_of};
+use std::sync::atomic::AtomicU64;
 
 pub const MAX_RANKS: usize = 64;
 pub const MAX_CHANNELS: usize = 32;
 pub const SLOTS: usize = 4;
-pub const SLOT_TAIL: usize = 128;
+pub const SLOT_HEAD: usize = 128;
 pub const PHASES: usize = 2;
 pub const INLINE_OPS: usize = 4;
 pub const MAX_OPS: usize = 256;
 pub const MAX_LANES: usize = 64;
+pub const MAX_RINGS: usize = 8;
 pub const THREADS: u32 = 512;
 pub const GATE_THREADS: u32 = 64;
 pub const EXECUTOR_BLOCKS: u32 = 16;
@@ -27,6 +29,8 @@ pub enum Protocol {
 
 /// `OpDesc::flags`: the scalar is an address.
 pub const SCALAR_ON_DEVICE: u16 = 1;
+/// `OpDesc::flags`: an all-reduce in one exchange.
+pub const ONE_SHOT: u16 = 2;
 /// `OpDesc::redop` of a pre-multiplied sum; the smaller values are NCCL's.
 pub const PRE_MUL_SUM: u8 = 5;
 
@@ -57,13 +61,15 @@ pub mod failure {
     pub const DEADLINE: u32 = 2;
     pub const PEER_FAILED: u32 = 3;
     pub const ABORTED: u32 = 4;
+    pub const LINK_FAILED: u32 = 5;
 }
 
-/// Host-visible page of a lane, in pinned memory. The device writes all but `abort`.
+/// Host-visible page of a lane, in pinned memory. The device writes all but the first two words.
 #[repr(C)]
 pub struct HostPage {
     pub abort: u32,
-    pub reserved0: [u32; 15],
+    pub link_failed: u32,
+    pub reserved0: [u32; 14],
     pub waiting_ns: u64,
     pub waiting_seq: u64,
     pub waiting_for: u64,
@@ -74,13 +80,21 @@ pub struct HostPage {
     pub failure_theirs: Announce,
     pub failure_rank: u32,
     pub failure: u32,
-    pub reserved1: [u32; 14],
+    pub launches_done: u64,
+    pub reserved1: [u32; 12],
 }
 const _: () = assert!(offset_of!(HostPage, waiting_op) == 96 && offset_of!(HostPage, failure_rank) == 288 && size_of::<HostPage>() == 352);
 
-pub const REGION_HEADER_BYTES: u64 = 128;
+/// The first part of an inbox (`mk::InboxHeader`).
+#[repr(C)]
+pub struct InboxHeader {
+    pub failed: u64,
+    pub reserved: [u64; 7],
+    pub announce: Announce,
+}
+const _: () = assert!(size_of::<InboxHeader>() == 128);
 
-/// Where things lie in a region; the same on every rank of a communicator.
+/// Sizes and offsets of a communicator's shared memory; the same on every rank.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Geometry {
@@ -88,39 +102,97 @@ pub struct Geometry {
     pub channels: u32,
     pub slot_bytes: u32,
     pub packet_lines: u32,
-    pub announce: u64,
     pub credits: u64,
     pub marks: u64,
-    pub packets: u64,
-    pub slots: u64,
-    pub bytes: u64,
+    pub inbox_bytes: u64,
+    pub slots_bytes: u64,
+    pub packets_bytes: u64,
+    pub reserved: u64,
 }
 const _: () = assert!(size_of::<Geometry>() == 64);
 
 impl Geometry {
-    /// Lays out a region. `packet_lines` is per sender, channel and parity, the header line included.
+    /// `packet_lines` is per sender, channel and parity, the header line included.
     pub fn new(nranks: usize, channels: usize, slot_bytes: usize, packet_lines: usize) -> Self {
-        let (n, c, s, l) = (nranks as u64, channels as u64, slot_bytes as u64, packet_lines as u64);
-        let (phases, slots) = (PHASES as u64, SLOTS as u64);
+        let pipes = (PHASES * channels) as u64;
         let aligned = |at: u64| at.next_multiple_of(128);
-        let announce = REGION_HEADER_BYTES;
-        let credits = aligned(announce + 64 * n);
-        let marks = aligned(credits + 8 * phases * c * n);
-        let packets = aligned(marks + 16 * phases * c * n * slots);
-        let slots_at = aligned(packets + 16 * 2 * c * n * l);
+        let credits = size_of::<InboxHeader>() as u64;
+        let marks = aligned(credits + 8 * pipes);
         Self {
             nranks: nranks as u32,
             channels: channels as u32,
             slot_bytes: slot_bytes as u32,
             packet_lines: packet_lines as u32,
-            announce,
             credits,
             marks,
-            packets,
-            slots: slots_at,
-            bytes: slots_at + phases * c * (n - 1) * slots * (s + SLOT_TAIL as u64),
+            inbox_bytes: aligned(marks + pipes * SLOTS as u64 * size_of::<Line>() as u64),
+            slots_bytes: pipes * SLOTS as u64 * (SLOT_HEAD + slot_bytes) as u64,
+            packets_bytes: aligned((size_of::<Line>() * 2 * channels * nranks * packet_lines) as u64),
+            reserved: 0,
         }
     }
+
+    /// Bytes of a rank's region that must be zero before anyone looks at it, and of the whole. `others`: ranks that write to it.
+    pub fn region_bytes(&self, others: usize) -> (u64, u64) {
+        let control = self.packets_bytes + others as u64 * self.inbox_bytes;
+        (control, control + others as u64 * self.slots_bytes)
+    }
+
+    /// Where the inbox for the `k`-th of `others` writers, and its slots, lie in a region.
+    pub fn inbox_in_region(&self, others: usize, k: usize) -> (u64, u64) {
+        let (slots, _) = self.region_bytes(others);
+        (self.packets_bytes + k as u64 * self.inbox_bytes, slots + k as u64 * self.slots_bytes)
+    }
+
+    /// Where the chunk of a slot begins in a writer's slots.
+    pub fn slot(&self, phase: usize, channel: usize, slot: usize) -> u64 {
+        let index = self.pipe(phase, channel) * SLOTS + slot;
+        (index * (SLOT_HEAD + self.slot_bytes as usize) + SLOT_HEAD) as u64
+    }
+
+    /// Where a pipe's credit lies in an inbox.
+    pub fn credit(&self, phase: usize, channel: usize) -> u64 {
+        self.credits + (self.pipe(phase, channel) * size_of::<u64>()) as u64
+    }
+
+    /// Where the mark of a pipe's slot lies in an inbox.
+    pub fn mark(&self, phase: usize, channel: usize, slot: usize) -> u64 {
+        self.marks + ((self.pipe(phase, channel) * SLOTS + slot) * size_of::<Line>()) as u64
+    }
+
+    fn pipe(&self, phase: usize, channel: usize) -> usize {
+        phase * self.channels as usize + channel
+    }
+}
+
+/// 16 bytes whose flag is written last (`mk::Line`).
+#[derive(Debug, Default)]
+#[repr(C, align(16))]
+pub struct Line {
+    pub data: AtomicU64,
+    pub flag: AtomicU64,
+}
+
+/// A rank as another one reaches it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Peer {
+    pub packets: u64,
+    pub inbox: u64,
+    pub inbox_slots: u64,
+    pub outbox: u64,
+    pub outbox_slots: u64,
+    pub taken: u64,
+    pub reserved: [u64; 2],
+}
+const _: () = assert!(size_of::<Peer>() == 64);
+
+/// What a command asks of a proxy thread (`mk::CommandKind`).
+pub mod command {
+    pub const MARK: u64 = 1;
+    pub const CREDIT: u64 = 2;
+    pub const ANNOUNCE: u64 = 3;
+    pub const FAILED: u64 = 4;
 }
 
 #[repr(C)]
@@ -148,26 +220,30 @@ const _: () = assert!(offset_of!(Command, ops) == 24 && size_of::<Command>() == 
 /// A communicator on one rank, in device memory. The host writes the part before `op_seq` once.
 #[repr(C)]
 pub struct Lane {
-    pub regions: [u64; MAX_RANKS],
+    pub peers: [Peer; MAX_RANKS],
     pub geometry: Geometry,
     pub host_page: u64,
     pub executor: u64,
     pub rank: u32,
     pub index: u32,
-    pub reserved2: u64,
     pub deadline_ns: u64,
     pub one_gpu: u32,
-    pub reserved0: [u32; 3],
+    pub rings: u32,
+    pub ring_lines: u32,
+    pub reserved0: u32,
+    pub ring: [u64; MAX_RINGS],
     pub op_seq: u64,
     pub eager_done: u64,
     pub arrived: u32,
     pub failed: u32,
-    pub reserved1: [u64; 6],
+    pub ring_next: [u64; MAX_RINGS],
+    pub announced: [u32; MAX_RANKS],
     pub command: Command,
     pub channel: [Channel; MAX_CHANNELS],
 }
-const _: () = assert!(offset_of!(Lane, rank) == 592 && offset_of!(Lane, deadline_ns) == 608 && offset_of!(Lane, op_seq) == 632);
-const _: () = assert!(offset_of!(Lane, command) == 704 && offset_of!(Lane, channel) == 984 && size_of::<Lane>() == 68568);
+const _: () = assert!(offset_of!(Lane, geometry) == 4096 && offset_of!(Lane, rank) == 4176 && offset_of!(Lane, deadline_ns) == 4184);
+const _: () = assert!(offset_of!(Lane, ring) == 4208 && offset_of!(Lane, op_seq) == 4272 && offset_of!(Lane, ring_next) == 4296);
+const _: () = assert!(offset_of!(Lane, command) == 4616 && offset_of!(Lane, channel) == 4896 && size_of::<Lane>() == 72480);
 
 /// The executor of one process and GPU, in device memory.
 #[repr(C)]
@@ -206,11 +282,12 @@ mod tests {
             ("kMaxRanks", MAX_RANKS as u64),
             ("kMaxChannels", MAX_CHANNELS as u64),
             ("kSlots", SLOTS as u64),
-            ("kSlotTail", SLOT_TAIL as u64),
+            ("kSlotHead", SLOT_HEAD as u64),
             ("kPhases", PHASES as u64),
             ("kInlineOps", INLINE_OPS as u64),
             ("kMaxOps", MAX_OPS as u64),
             ("kMaxLanes", MAX_LANES as u64),
+            ("kMaxRings", MAX_RINGS as u64),
             ("kThreads", u64::from(THREADS)),
             ("kGateThreads", u64::from(GATE_THREADS)),
         ];
@@ -222,21 +299,27 @@ mod tests {
 
     proptest! {
         #[test]
-        fn geometry_areas_do_not_overlap(n in 1usize..=MAX_RANKS, c in 1usize..=MAX_CHANNELS, slot in 1usize..64, lines in 1usize..2000) {
+        fn areas_do_not_overlap(n in 2usize..=MAX_RANKS, c in 1usize..=MAX_CHANNELS, slot in 1usize..64, lines in 0usize..2000) {
             let g = Geometry::new(n, c, slot * 1024, lines);
-            let areas = [
-                (0, REGION_HEADER_BYTES),
-                (g.announce, 64 * n as u64),
-                (g.credits, (8 * PHASES * c * n) as u64),
-                (g.marks, (16 * PHASES * c * n * SLOTS) as u64),
-                (g.packets, (32 * c * n * lines) as u64),
-                (g.slots, (PHASES * c * (n - 1) * SLOTS * (slot * 1024 + SLOT_TAIL)) as u64),
-            ];
-            for pair in areas.windows(2) {
+            let inbox = [(0, 128), (g.credits, (8 * PHASES * c) as u64), (g.marks, (16 * PHASES * c * SLOTS) as u64), (g.inbox_bytes, 0)];
+            for pair in inbox.windows(2) {
                 prop_assert!(pair[0].0 + pair[0].1 <= pair[1].0);
                 prop_assert_eq!(pair[1].0 % 128, 0);
             }
-            prop_assert_eq!(areas[5].0 + areas[5].1, g.bytes);
+            prop_assert_eq!(g.mark(PHASES - 1, c - 1, SLOTS - 1) + 16, g.marks + (16 * PHASES * c * SLOTS) as u64);
+            prop_assert_eq!(g.credit(PHASES - 1, c - 1) + 8, g.credits + (8 * PHASES * c) as u64);
+            prop_assert_eq!(g.slot(PHASES - 1, c - 1, SLOTS - 1) + u64::from(g.slot_bytes), g.slots_bytes);
+
+            let (zeroed, whole) = g.region_bytes(n - 1);
+            let mut region = vec![(0, 32 * (c * n * lines) as u64)];
+            region.extend((0..n - 1).map(|k| (g.inbox_in_region(n - 1, k).0, g.inbox_bytes)));
+            prop_assert!(region.last().unwrap().0 + g.inbox_bytes <= zeroed);
+            region.extend((0..n - 1).map(|k| (g.inbox_in_region(n - 1, k).1, g.slots_bytes)));
+            for pair in region.windows(2) {
+                prop_assert!(pair[0].0 + pair[0].1 <= pair[1].0);
+                prop_assert_eq!(pair[1].0 % 128, 0);
+            }
+            prop_assert_eq!(region.last().unwrap().0 + g.slots_bytes, whole);
         }
     }
 }

@@ -315,24 +315,12 @@ fn start(watchdog: &'static Watchdog) -> std::io::Result<()> {
             watchdog.stop();
         }
     }
-    // SAFETY: the handler is a plain function of this library, which is never unloaded (linked with -z nodelete).
-    unsafe { libc::atexit(stop_at_exit) };
-
-    // The application's signal handlers must not run on our thread: it starts with all signals blocked.
-    // SAFETY: both sets are plain data on this stack, filled in before they are read; the mask of this thread is put back right after.
-    unsafe {
-        let mut all: libc::sigset_t = std::mem::zeroed();
-        let mut before: libc::sigset_t = std::mem::zeroed();
-        libc::sigfillset(&mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
-        let started = std::thread::Builder::new().name("mkernel-watch".into()).spawn(|| {
-            if std::panic::catch_unwind(|| watchdog.run()).is_err() {
-                tracing::warn!(target: "WATCHDOG", "the watchdog thread panicked; long waits are not reported any more");
-            }
-        });
-        libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
-        started.map(|_| ())
-    }
+    crate::os::at_exit(stop_at_exit);
+    crate::os::quiet_thread("mkernel-watch", || {
+        if std::panic::catch_unwind(|| watchdog.run()).is_err() {
+            tracing::warn!(target: "WATCHDOG", "the watchdog thread panicked; long waits are not reported any more");
+        }
+    })
 }
 
 impl Watchdog {

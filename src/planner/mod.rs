@@ -2,16 +2,18 @@
 //! what makes the ranks' kernels meet. Called by `group` for every operation.
 
 use crate::comm::Operation;
-use crate::executor::layout::{Geometry, MAX_CHANNELS, OpDesc, PHASES, PRE_MUL_SUM, Protocol, SCALAR_ON_DEVICE, SLOTS, THREADS};
+use crate::executor::layout::{Geometry, MAX_CHANNELS, ONE_SHOT, OpDesc, PHASES, PRE_MUL_SUM, Protocol, SCALAR_ON_DEVICE, SLOTS, THREADS};
 use crate::types::OpKind;
 
 /// What all ranks of a communicator have agreed on at init.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
     pub geometry: Geometry,
+    /// All ranks are on one node.
+    pub one_node: bool,
     /// All ranks can address each other's buffers as they are.
     pub all_direct: bool,
-    /// Largest message from one rank to another that travels in packets, in bytes.
+    /// Largest message from one rank to another that travels in packets, in bytes; 0: none does.
     pub packet_limit: u64,
 }
 
@@ -35,26 +37,41 @@ const PIPE_CHANNEL_BYTES: u64 = 64 * 1024;
 const DIRECT_CHANNEL_BYTES: u64 = 128 * 1024;
 /// Below this an exchange of addresses costs more than it saves.
 const DIRECT_FROM_BYTES: u64 = 64 * 1024;
+/// Between nodes, an all-reduce of up to this many bytes from all ranks together crosses the network once instead of twice.
+const ONE_SHOT_BYTES: u64 = 64 * 1024;
 
-/// Sizes of a communicator's resources. `ranks_on_gpu`: most ranks that share one GPU; `limits`: the caller's bounds on channels;
-/// `region_budget`: bytes of staging per rank.
-pub fn shape(
-    nranks: usize,
-    ranks_on_gpu: usize,
-    multiprocessors: u32,
-    limits: (u32, u32),
-    region_budget: usize,
-    all_direct: bool,
-) -> Shape {
+/// What decides the sizes of a communicator's resources; the same on every rank.
+#[derive(Debug, Clone, Copy)]
+pub struct Ranks {
+    pub nranks: usize,
+    /// Most ranks that share one GPU.
+    pub on_gpu: usize,
+    /// Fewest of any GPU.
+    pub multiprocessors: u32,
+    /// The callers' bounds on channels.
+    pub channels: (u32, u32),
+    /// Bytes of staging per rank.
+    pub budget: usize,
+    /// All ranks are on one node.
+    pub one_node: bool,
+    /// All ranks can address each other's buffers as they are.
+    pub all_direct: bool,
+}
+
+/// The sizes.
+pub fn shape(ranks: &Ranks) -> Shape {
+    let Ranks { nranks, on_gpu: ranks_on_gpu, multiprocessors, channels: limits, budget: region_budget, one_node, all_direct } = *ranks;
     // All ranks of a GPU must fit at once beside whatever else runs there: half of it at most.
     let share = (multiprocessors as usize / 2 / ranks_on_gpu.max(1)).clamp(2, MAX_CHANNELS);
     let channels = share.clamp(limits.0.max(1) as usize, (limits.1.max(limits.0).max(1) as usize).min(MAX_CHANNELS));
     let per_slot = region_budget / ((nranks - 1).max(1) * PHASES * channels * SLOTS);
     let slot_bytes = (per_slot.max(1).ilog2()).clamp(12, 18);
-    let geometry = Geometry::new(nranks, channels, 1 << slot_bytes, PACKET_LINES);
+    // Packets are written straight into every rank's memory.
+    let packet_lines = if one_node { PACKET_LINES } else { 0 };
+    let geometry = Geometry::new(nranks, channels, 1 << slot_bytes, packet_lines);
     // n senders write n copies of it into memory: what is won in latency is lost in bandwidth above some 512 KiB in all.
-    let packet_limit = (512 * 1024 / nranks as u64).min((PACKET_LINES as u64 - 1) * LINE_DATA * channels as u64);
-    Shape { geometry, all_direct, packet_limit }
+    let packet_limit = (512 * 1024 / nranks as u64).min(packet_lines.saturating_sub(1) as u64 * LINE_DATA * channels as u64);
+    Shape { geometry, one_node, all_direct, packet_limit }
 }
 
 /// Bytes that one rank sends to one other.
@@ -65,26 +82,29 @@ fn message_bytes(kind: OpKind, bytes: u64, nranks: u64) -> u64 {
     }
 }
 
-/// The protocol and channels of one operation of `bytes` (count × element size).
-fn choose(kind: OpKind, bytes: u64, shape: &Shape) -> (Protocol, u16) {
+/// The protocol, channels and flags of one operation of `bytes` (count × element size).
+fn choose(kind: OpKind, bytes: u64, shape: &Shape) -> (Protocol, u16, u16) {
     let g = &shape.geometry;
     let max = u64::from(g.channels);
     let symmetric = matches!(kind, OpKind::AllReduce | OpKind::ReduceScatter | OpKind::AllGather | OpKind::AllToAll);
-    if symmetric && bytes <= shape.packet_limit {
+    if symmetric && shape.packet_limit != 0 && bytes <= shape.packet_limit {
         let lines = bytes.div_ceil(LINE_DATA);
         let channels = lines.div_ceil(u64::from(THREADS)).clamp(1, max);
         // Parts are cut at multiples of 128 bytes, so the largest may be that much more than its share.
         let largest = (bytes.div_ceil(channels) + 127).div_ceil(128) * 128;
         if largest.div_ceil(LINE_DATA) < u64::from(g.packet_lines) {
-            return (Protocol::Packet, channels as u16);
+            return (Protocol::Packet, channels as u16, 0);
         }
     }
     let direct = matches!(kind, OpKind::AllReduce | OpKind::ReduceScatter | OpKind::AllGather | OpKind::Broadcast | OpKind::Reduce);
     if direct && shape.all_direct && bytes >= DIRECT_FROM_BYTES {
-        return (Protocol::Direct, bytes.div_ceil(DIRECT_CHANNEL_BYTES).clamp(1, max) as u16);
+        return (Protocol::Direct, bytes.div_ceil(DIRECT_CHANNEL_BYTES).clamp(1, max) as u16, 0);
+    }
+    if kind == OpKind::AllReduce && !shape.one_node && bytes * u64::from(g.nranks) <= ONE_SHOT_BYTES {
+        return (Protocol::Pipe, 1, ONE_SHOT);
     }
     let message = message_bytes(kind, bytes, u64::from(g.nranks));
-    (Protocol::Pipe, message.div_ceil(PIPE_CHANNEL_BYTES).clamp(1, max) as u16)
+    (Protocol::Pipe, message.div_ceil(PIPE_CHANNEL_BYTES).clamp(1, max) as u16, 0)
 }
 
 /// The signature that every rank's descriptor of the same operation carries: odd for collectives. For send and receive, which only have to
@@ -107,8 +127,8 @@ fn signature(op: &Operation, redop: u8, bytes: u64) -> u32 {
 pub fn describe(op: &Operation, redop: Redop, shape: &Shape) -> OpDesc {
     let elem_size = op.dtype.size();
     let bytes = (op.count * elem_size) as u64;
-    let (protocol, channels) = choose(op.kind, bytes, shape);
-    let (code, scalar, flags) = match redop {
+    let (protocol, channels, how) = choose(op.kind, bytes, shape);
+    let (code, scalar, where_from) = match redop {
         Redop::Builtin(code) => (code, 0, 0),
         Redop::PreMulHost(bits) => (PRE_MUL_SUM, bits, 0),
         Redop::PreMulDevice(address) => (PRE_MUL_SUM, address, SCALAR_ON_DEVICE),
@@ -125,7 +145,7 @@ pub fn describe(op: &Operation, redop: Redop, shape: &Shape) -> OpDesc {
         redop: code,
         protocol: protocol as u8,
         channels,
-        flags,
+        flags: how | where_from,
         elem_size: elem_size as u32,
         reserved: [0; 3],
     }
@@ -148,9 +168,32 @@ mod tests {
         Operation { kind, send: 0x1000, recv: 0x2000, count, dtype, redop: 0, root: 0, stream: 0 }
     }
 
+    fn shaped(nranks: usize, multiprocessors: u32, channels: (u32, u32), all_direct: bool) -> Shape {
+        shape(&Ranks { nranks, on_gpu: nranks, multiprocessors, channels, budget: 16 << 20, one_node: true, all_direct })
+    }
+
+    #[test]
+    fn between_nodes_small_sums_cross_once_and_nothing_travels_in_packets() {
+        let s = shape(&Ranks {
+            nranks: 4,
+            on_gpu: 2,
+            multiprocessors: 132,
+            channels: (1, 32),
+            budget: 16 << 20,
+            one_node: false,
+            all_direct: false,
+        });
+        for (kind, count, want) in
+            [(OpKind::AllReduce, 4096, ONE_SHOT), (OpKind::AllReduce, 4097, 0), (OpKind::AllGather, 1, 0), (OpKind::AllToAll, 0, 0)]
+        {
+            let d = describe(&op(kind, count, DataType::Float32), Redop::Builtin(0), &s);
+            assert_eq!((d.protocol, d.flags), (Protocol::Pipe as u8, want), "{kind:?} {count}");
+        }
+    }
+
     #[test]
     fn small_symmetric_operations_travel_in_packets() {
-        let s = shape(4, 4, 132, (1, 32), 16 << 20, false);
+        let s = shaped(4, 132, (1, 32), false);
         for (kind, want) in
             [(OpKind::AllReduce, Protocol::Packet), (OpKind::AllToAll, Protocol::Packet), (OpKind::Broadcast, Protocol::Pipe)]
         {
@@ -160,21 +203,21 @@ mod tests {
 
     #[test]
     fn large_operations_use_every_channel() {
-        let s = shape(2, 2, 132, (1, 32), 16 << 20, true);
+        let s = shaped(2, 132, (1, 32), true);
         let d = describe(&op(OpKind::AllReduce, 32 << 20, DataType::Float32), Redop::Builtin(0), &s);
         assert_eq!((d.protocol, u32::from(d.channels)), (Protocol::Direct as u8, s.geometry.channels));
     }
 
     #[test]
     fn the_callers_limits_hold() {
-        assert_eq!(shape(2, 2, 132, (1, 3), 16 << 20, false).geometry.channels, 3);
-        assert_eq!(shape(8, 8, 132, (1, 64), 16 << 20, false).geometry.channels, 8);
-        assert_eq!(shape(8, 8, 8, (1, 64), 16 << 20, false).geometry.channels, 2);
+        assert_eq!(shaped(2, 132, (1, 3), false).geometry.channels, 3);
+        assert_eq!(shaped(8, 132, (1, 64), false).geometry.channels, 8);
+        assert_eq!(shaped(8, 8, (1, 64), false).geometry.channels, 2);
     }
 
     #[test]
     fn signatures_tell_operations_apart() {
-        let s = shape(4, 4, 132, (1, 32), 16 << 20, false);
+        let s = shaped(4, 132, (1, 32), false);
         let base = op(OpKind::AllReduce, 1024, DataType::Float32);
         let of = |o: &Operation, r| describe(o, Redop::Builtin(r), &s).signature;
         let all = [
@@ -192,7 +235,7 @@ mod tests {
     proptest! {
         #[test]
         fn packets_fit_their_lines(n in 2usize..=64, sm in 1u32..200, kind in 0u8..6, count in 0usize..2_000_000, t in 0usize..12) {
-            let s = shape(n, n, sm, (1, 32), 16 << 20, false);
+            let s = shaped(n, sm, (1, 32), false);
             let d = describe(&op(OpKind::from_raw(kind).unwrap(), count, DataType::ALL[t]), Redop::Builtin(0), &s);
             prop_assert!(d.channels >= 1 && u32::from(d.channels) <= s.geometry.channels);
             if d.protocol == Protocol::Packet as u8 {
