@@ -57,7 +57,7 @@ struct Announce {
   uint32_t channels;
   uint64_t send;
   uint64_t recv;
-  uint64_t reserved[2];
+  uint64_t reserved[2];  // HostPage::failure_theirs after kPeerFailed: [0] is that rank's `InboxHeader::failed`
 };
 static_assert(sizeof(Announce) == 64, "Announce");
 
@@ -100,7 +100,7 @@ static_assert(offsetof(HostPage, failure_rank) == 288 && sizeof(HostPage) == 352
 // marks. The staging slots are a block of their own. Inside a node both lie in the reader's region. Between nodes there are two copies in pinned
 // host memory, one on each side, and the proxies carry what changes from the writer's to the reader's.
 struct InboxHeader {
-  uint64_t failed;         // the writer's FailureCode, once it has given up
+  uint64_t failed;         // once the writer has given up: its FailureCode, and << 32 the rank because of which
   uint64_t reserved[7];
   Announce announce;
 };

@@ -132,15 +132,20 @@ impl Board {
         let shared = self.shared;
         let before = shared.barriers.load(Ordering::Acquire);
         shared.slots[rank].at_barrier.store(true, Ordering::Relaxed);
-        let result = if shared.arrived.fetch_add(1, Ordering::AcqRel) + 1 == self.ranks as u32 {
-            shared.arrived.store(0, Ordering::Relaxed);
-            shared.barriers.fetch_add(1, Ordering::Release);
-            Ok(())
-        } else {
-            self.wait_until("the other ranks", || shared.barriers.load(Ordering::Acquire) != before)
-        };
+        let result =
+            if self.arrive() { Ok(()) } else { self.wait_until("the other ranks", || shared.barriers.load(Ordering::Acquire) != before) };
         shared.slots[rank].at_barrier.store(false, Ordering::Relaxed);
         result
+    }
+
+    /// Is one of those who make up the next barrier, without waiting for it. True: all are there.
+    pub fn arrive(&self) -> bool {
+        let last = self.shared.arrived.fetch_add(1, Ordering::AcqRel) + 1 == self.ranks as u32;
+        if last {
+            self.shared.arrived.store(0, Ordering::Relaxed);
+            self.shared.barriers.fetch_add(1, Ordering::Release);
+        }
+        last
     }
 
     /// Hands a communicator's id to the other ranks.

@@ -31,12 +31,13 @@ pub struct Check {
     line_ups: Vec<LineUp>,
     environment: Vec<(&'static str, String)>,
     limit: Duration,
+    nodes: Option<usize>,
     body: Body,
 }
 
 impl Check {
     pub fn new(part: &'static str, name: &'static str, line_ups: Vec<LineUp>, body: impl Fn(&Rank) -> Outcome + Sync + 'static) -> Self {
-        Self { part, name, line_ups, environment: Vec::new(), limit: Duration::from_secs(30), body: Box::new(body) }
+        Self { part, name, line_ups, environment: Vec::new(), limit: Duration::from_secs(30), nodes: None, body: Box::new(body) }
     }
 
     /// Sets an environment variable for the ranks.
@@ -47,6 +48,12 @@ impl Check {
 
     pub fn limit(mut self, seconds: u64) -> Self {
         self.limit = Duration::from_secs(seconds);
+        self
+    }
+
+    /// Lets the ranks pretend to be on this many hosts, whatever the command line says.
+    pub fn nodes(mut self, nodes: usize) -> Self {
+        self.nodes = Some(nodes);
         self
     }
 
@@ -63,6 +70,7 @@ impl Check {
 
     fn run_one(&self, line_up: LineUp, place: &Place, options: &Options, tally: &mut Tally) {
         let job = Job { ranks: line_up.ranks, how: line_up.how, environment: &self.environment, limit: self.limit, body: &*self.body };
+        let place = &Place { nodes: self.nodes.unwrap_or(place.nodes), ..place.clone() };
         let report = run(place, &job);
         let title = format!("{}: {}, {} ranks as {}", self.part, self.name, line_up.ranks, line_up.how.name());
         if let Some(reason) = report.skipped.as_ref().filter(|_| report.failures.is_empty()) {

@@ -12,6 +12,7 @@ mod disagreement;
 mod driver;
 mod element;
 mod exercise;
+mod faults;
 mod graph;
 mod group;
 mod library;
@@ -57,7 +58,7 @@ fn run(options: &Options) -> Result<Option<Tally>, String> {
         return Err("--nodes needs --how processes: threads of one process are on one host".into());
     }
     let checks: Vec<Check> =
-        [order::checks(), group::checks(), graph::checks(), lifecycle::checks(), badinput::checks()].into_iter().flatten().collect();
+        [order::checks(), group::checks(), graph::checks(), lifecycle::checks(), badinput::checks(), faults::checks()].into_iter().flatten().collect();
     let chosen: Vec<&Check> = checks.iter().filter(|check| options.wants(check.part, check.name)).collect();
     if !options.wants_part("matrix") && chosen.is_empty() {
         return Err(format!("no check is called {}; --list names them all", options.only.join(" or ")));

@@ -18,7 +18,7 @@ pub struct Options {
     /// Use the CUDA driver in this folder (starts again with LD_LIBRARY_PATH)
     #[arg(long, value_name = "DIR")]
     pub emulator: Option<PathBuf>,
-    /// Only these parts (matrix, order, group, graph, lifecycle, badinput) or checks (part/words of the name); may be repeated
+    /// Only these parts (matrix, order, group, graph, lifecycle, badinput, faults) or checks (part/words of the name); may be repeated
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub only: Vec<String>,
     /// Seed of the matrix: with the same seed, case k is always the same

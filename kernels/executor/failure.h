@@ -61,6 +61,9 @@ MK_SLOW void copy_announce(Announce* to, const Announce* from) {
   for (uint32_t i = 0; i < sizeof(Announce) / 8; i++) t[i] = f[i];
 }
 
+// What `InboxHeader::failed` says: why the rank gave up, and because of which other rank.
+MK_DEVICE uint64_t failure_word(uint32_t code, uint32_t rank) { return code | static_cast<uint64_t>(rank) << 32; }
+
 // Tells every peer what this rank is doing. By one thread.
 MK_DEVICE void announce_to_all(Work& w) {
   w.announced = 1;
@@ -82,9 +85,11 @@ MK_SLOW void fail(Work& w, uint32_t code, uint32_t rank, const Announce& theirs)
   store_relaxed(&page->failure, code);
   if (code == kAborted) return;  // peers have their own host to tell them
   if (!w.announced) announce_to_all(w);
+  // A rank that gave up because of another one names that one.
+  const uint64_t cause = code == kPeerFailed ? theirs.reserved[0] : failure_word(code, rank);
   for (uint32_t p = 0; p < lane.geometry.nranks; p++) {
     if (p == lane.rank) continue;
-    store_relaxed(&outbox_of(lane, p)->failed, static_cast<uint64_t>(code));
+    store_relaxed(&outbox_of(lane, p)->failed, cause);
     if (is_remote(lane, p)) give_command(lane, 0, command_word(kCommandFailed, p, 0, 0, 0, 0));
   }
   fence(false);
@@ -143,8 +148,12 @@ MK_SLOW void look_around(Work& w, uint64_t waited) {
     return fail(w, kMismatch, p, theirs);
   }
   if (waited >= kBlameAfterNs) {
-    for (uint32_t p = 0; p < n; p++)
-      if (p != lane.rank && load_relaxed(&inbox_of(lane, p)->failed) != 0) return fail(w, kPeerFailed, p, nothing);
+    for (uint32_t p = 0; p < n; p++) {
+      if (p == lane.rank) continue;
+      Announce theirs = {};
+      theirs.reserved[0] = load_relaxed(&inbox_of(lane, p)->failed);
+      if (theirs.reserved[0] != 0) return fail(w, kPeerFailed, p, theirs);
+    }
     const uint32_t unreachable = load_relaxed(&page->link_failed);
     if (unreachable != 0) return fail(w, kLinkFailed, unreachable - 1, nothing);
   }

@@ -1,10 +1,11 @@
 //! The communicator object: its states, and the checks that every operation passes before it is planned.
 
+use super::failure::Known;
 use super::redop::Redops;
 use super::{CommConfig, Operation, Status, failure, reclaim, split};
 use crate::bootstrap::Bootstrap;
 use crate::cuda;
-use crate::error::{Code, Error, Result};
+use crate::error::{Error, Result};
 use crate::executor::gpu::lock;
 use crate::executor::lane::LaneMemory;
 use crate::executor::launch::Launcher;
@@ -167,12 +168,12 @@ impl Communicator {
             return kept.clone();
         }
         let own = failure::current(ready);
-        if let Some(error) = own.as_ref().filter(|e| e.code != Code::RemoteError) {
+        if let Some(Known { error, .. }) = own.as_ref().filter(|known| !known.second_hand) {
             *kept = Some(error.clone());
         } else if let Some((rank, words)) = ready.bootstrap.poll_notice() {
             *kept = Some(Error::remote(format!("rank {rank} reported: {}", String::from_utf8_lossy(&words))));
         } else if own.is_some() && self.failed_at.get_or_init(Instant::now).elapsed() > WORDS_WITHIN {
-            *kept = own;
+            *kept = own.map(|known| known.error);
         }
         if kept.is_some() {
             self.told.store(true, Ordering::Release);

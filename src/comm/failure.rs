@@ -10,15 +10,29 @@ use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What is wrong with this rank's communicator, as far as it knows by itself.
-pub fn current(ready: &Ready) -> Option<Error> {
-    let recorded = ready.lane.failure().and_then(|f| explain(ready, &f));
-    recorded.or_else(|| {
-        let (peer, mine, theirs) = ready.lane.network.as_ref()?.disagreement()?;
-        Some(Error::usage(mismatch::explain(&ready.name(), ready.rank as u32, &mine, peer as u32, &theirs)))
-    })
+pub struct Known {
+    pub error: Error,
+    /// Another rank knows more and will say so, if it can.
+    pub second_hand: bool,
 }
 
-/// The error that a recorded failure becomes. `None`: this rank was aborted, which is its own doing.
+/// Looks for it. `None`: nothing is wrong, or this rank was aborted, which is its own doing.
+pub fn current(ready: &Ready) -> Option<Known> {
+    if let Some(f) = ready.lane.failure() {
+        let (cause, _) = cause_of(&f);
+        let whole_story = [failure::LINK_FAILED, failure::DEADLINE].contains(&cause);
+        return explain(ready, &f).map(|error| Known { error, second_hand: f.code == failure::PEER_FAILED && !whole_story });
+    }
+    let (peer, mine, theirs) = ready.lane.network.as_ref()?.disagreement()?;
+    let error = Error::usage(mismatch::explain(&ready.name(), ready.rank as u32, &mine, peer as u32, &theirs));
+    Some(Known { error, second_hand: false })
+}
+
+/// Why the peer in a `PEER_FAILED` gave up, and because of which rank.
+fn cause_of(f: &Failure) -> (u32, u64) {
+    (f.theirs.reserved[0] as u32, f.theirs.reserved[0] >> 32)
+}
+
 fn explain(ready: &Ready, f: &Failure) -> Option<Error> {
     let (me, communicator) = (ready.rank, ready.name());
     let call = call_of(me, &f.mine);
@@ -35,15 +49,18 @@ fn explain(ready: &Ready, f: &Failure) -> Option<Error> {
         ),
         failure::LINK_FAILED => {
             let why = ready.lane.network.as_ref().and_then(|n| n.failure()).map_or_else(String::new, |lost| format!(": {}", lost.why));
-            Error::remote(format!(
-                "rank {me} was in {call}, and rank {} of communicator {communicator} cannot be reached any more{why}",
-                f.rank
-            ))
+            Error::remote(format!("rank {me} was in {call}, and rank {} of communicator {communicator} cannot be reached any more{why}", f.rank))
         }
-        _ => Error::remote(format!(
-            "rank {} of communicator {communicator} gave up while rank {me} was in {call}: see that rank's own message",
-            f.rank
-        )),
+        _ => {
+            let (cause, because_of) = cause_of(f);
+            let why = match cause {
+                failure::LINK_FAILED => format!("it cannot reach rank {because_of} any more"),
+                failure::DEADLINE => format!("it has waited too long for rank {because_of}"),
+                failure::MISMATCH => format!("it disagrees with rank {because_of} about the operation"),
+                _ => "see its own message".to_owned(),
+            };
+            Error::remote(format!("rank {} of communicator {communicator} gave up while rank {me} was in {call}: {why}", f.rank))
+        }
     })
 }
 
@@ -69,12 +86,11 @@ impl Watched for Page {
             waited_us: w.ns / 1000,
         });
         let failure = current(&ready);
-        if let Some(error) = &failure
-            && error.code != Code::RemoteError
+        if let Some(Known { error, second_hand: false }) = &failure
             && !self.told.swap(true, Ordering::Relaxed)
         {
             ready.bootstrap.post_notice(error.message.as_bytes());
         }
-        Sample { activity: ready.launcher.count(), waiting, failure: failure.map(|e| e.message) }
+        Sample { activity: ready.launcher.count(), waiting, failure: failure.map(|known| known.error.message) }
     }
 }

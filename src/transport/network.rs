@@ -85,7 +85,8 @@ impl Drop for Shared {
 /// Owned by the communicator's lane.
 pub struct Network {
     shared: Arc<Shared>,
-    proxies: Vec<Arc<Proxy>>,
+    /// Empty once the links are closed.
+    proxies: Mutex<Vec<Arc<Proxy>>>,
     /// By rank; `None` for ranks of this node.
     mailboxes: Vec<Option<Mailbox>>,
     rings: Vec<*const Line>,
@@ -127,7 +128,7 @@ impl Network {
             memory: Mutex::new(Some(memory)),
             over: AtomicBool::new(false),
         });
-        Ok(Self { shared, proxies: proxies(stripes)?, mailboxes, rings, ring_lines })
+        Ok(Self { shared, proxies: Mutex::new(proxies(stripes)?), mailboxes, rings, ring_lines })
     }
 
     /// Adds what kernels must know to `reach`, whose other peers are filled in already.
@@ -151,7 +152,8 @@ impl Network {
         abort: &AtomicBool,
     ) -> Result<()> {
         let nranks = self.mailboxes.len();
-        let stripes = self.proxies.len();
+        let proxies = lock(&self.proxies);
+        let stripes = proxies.len();
         let mut links: Vec<Vec<Option<Box<dyn Link>>>> = (0..stripes).map(|_| (0..nranks).map(|_| None).collect()).collect();
         for connected in listener.connect(self.shared.rank, others, stripes, key, abort)? {
             let Some(mailbox) = self.mailboxes[connected.rank] else {
@@ -161,7 +163,7 @@ impl Network {
                 .map_err(|e| Error::system(format!("the connection to rank {}: {e}", connected.rank)))?;
             links[connected.stripe][connected.rank] = Some(Box::new(link));
         }
-        for ((proxy, links), ring) in self.proxies.iter().zip(links).zip(&self.rings) {
+        for ((proxy, links), ring) in proxies.iter().zip(links).zip(&self.rings) {
             // SAFETY: zeroed lines that belong to `shared`, which the endpoint keeps, and this is their only reader.
             let ring = unsafe { Reader::new(*ring, self.ring_lines) };
             proxy.serve(Endpoint::new(self.shared.clone(), ring, links));
@@ -176,7 +178,7 @@ impl Network {
         } else {
             self.shared.launched.fetch_add(1, Ordering::Relaxed);
         }
-        self.proxies.iter().for_each(|p| p.wake());
+        lock(&self.proxies).iter().for_each(|p| p.wake());
     }
 
     /// The launch that was expected has failed.
@@ -204,20 +206,22 @@ impl Network {
         })
     }
 
-    /// Says goodbye to all peers after what they still have to get, and waits until it has reached their hosts, for at most `limit`. No kernel of this
-    /// rank is under way. Afterwards nothing is lost if the process ends.
+    /// Says goodbye to all peers after what they still have to get, waits until it has reached their hosts, for at most `limit`, and closes the links.
+    /// No kernel of this rank is under way. Nothing is lost if the process ends then.
     pub fn leave(&self, limit: Duration) {
         self.shared.leaving.store(true, Ordering::Release);
-        self.proxies.iter().for_each(|p| p.wake_up());
+        let proxies = lock(&self.proxies).clone();
+        proxies.iter().for_each(|p| p.wake_up());
         let started = Instant::now();
-        while self.shared.gone.load(Ordering::Acquire).count_ones() < self.proxies.len() as u32 && started.elapsed() < limit {
+        while self.shared.gone.load(Ordering::Acquire).count_ones() < proxies.len() as u32 && started.elapsed() < limit {
             std::thread::sleep(Duration::from_micros(50));
         }
+        self.close();
     }
 
     /// Closes the links. Peers to whom nobody has said goodbye take this rank for lost.
     pub fn close(&self) {
-        self.proxies.iter().for_each(|p| p.drop_links(self.shared.clone()));
+        lock(&self.proxies).drain(..).for_each(|p| p.drop_links(self.shared.clone()));
     }
 
     /// The memory may be used again, once the proxies have let go of it.

@@ -15,8 +15,8 @@ use crate::executor::gpu::lock;
 use crate::executor::layout::{PHASES, SLOTS};
 use polling::{Event, Events, PollMode, Poller};
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 /// How long a thread turns after something has moved before it rests between two looks, where there are cores to spare.
@@ -49,37 +49,47 @@ static STOPPING: AtomicBool = AtomicBool::new(false);
 /// What has been given to the threads is carried to its end for at most this long then.
 const STOP_WITHIN: Duration = Duration::from_secs(5);
 
-/// One thread.
-pub struct Proxy {
+/// One thread, which ends when nobody holds its handle any more.
+pub struct Proxy(Arc<Thread>);
+
+struct Thread {
     stripe: usize,
     poller: Poller,
     requests: Mutex<Vec<Request>>,
     /// In the kernel, or about to be, until something wakes it.
     asleep: AtomicBool,
-    /// The thread touches nothing any more.
-    stopped: AtomicBool,
+    /// Nobody needs it any more.
+    retired: AtomicBool,
 }
 
-/// The threads of the process whose number stands before them.
-static PROXIES: Mutex<(u32, Vec<Arc<Proxy>>)> = Mutex::new((0, Vec::new()));
+/// The handles of the process whose number stands before them.
+static PROXIES: Mutex<(u32, Vec<Weak<Proxy>>)> = Mutex::new((0, Vec::new()));
+/// Threads of this process that may touch a communicator's memory.
+static RUNNING: AtomicUsize = AtomicUsize::new(0);
 
 /// The process's threads for stripes 0 to `count` - 1. After a fork the child has its own.
 pub fn proxies(count: usize) -> Result<Vec<Arc<Proxy>>> {
     let mut proxies = lock(&PROXIES);
     if proxies.0 != std::process::id() {
         if proxies.0 == 0 {
-            // After the driver's own handler was registered, so that pinned memory is still there when it runs.
+            // After the driver's own handler was registered, so that pinned memory is still there when ours runs.
             crate::os::at_exit(stop_at_exit);
         }
-        // The parent's are not here; what they point to stays as it is.
-        std::mem::take(&mut proxies.1).into_iter().for_each(std::mem::forget);
-        proxies.0 = std::process::id();
+        *proxies = (std::process::id(), Vec::new());
+        RUNNING.store(0, Ordering::Relaxed);
     }
-    while proxies.1.len() < count {
-        let next = Proxy::start(proxies.1.len())?;
-        proxies.1.push(next);
+    if proxies.1.len() < count {
+        proxies.1.resize_with(count, Weak::new);
     }
-    Ok(proxies.1[..count].to_vec())
+    let start = |(stripe, handle): (usize, &mut Weak<Proxy>)| match handle.upgrade() {
+        Some(running) => Ok(running),
+        None => {
+            let started = Arc::new(Proxy::start(stripe)?);
+            *handle = Arc::downgrade(&started);
+            Ok(started)
+        }
+    };
+    proxies.1[..count].iter_mut().enumerate().map(start).collect()
 }
 
 /// Peers may still need what this process's kernels have handed over: carries it to its end, then stops the threads.
@@ -90,27 +100,28 @@ extern "C" fn stop_at_exit() {
     }
     STOPPING.store(true, Ordering::Release);
     let started = Instant::now();
-    for proxy in &proxies.1 {
-        let _ = proxy.poller.notify();
-    }
-    while proxies.1.iter().any(|p| !p.stopped.load(Ordering::Acquire)) && started.elapsed() < 2 * STOP_WITHIN {
+    proxies.1.iter().filter_map(Weak::upgrade).for_each(|p| p.wake_up());
+    while RUNNING.load(Ordering::Acquire) != 0 && started.elapsed() < 2 * STOP_WITHIN {
         std::thread::sleep(Duration::from_micros(100));
     }
 }
 
 impl Proxy {
-    fn start(stripe: usize) -> Result<Arc<Self>> {
+    fn start(stripe: usize) -> Result<Self> {
         let failed = |e: std::io::Error| Error::system(format!("cannot start a network thread: {e}"));
         let poller = Poller::new().map_err(failed)?;
-        let proxy =
-            Arc::new(Self { stripe, poller, requests: Mutex::default(), asleep: AtomicBool::new(false), stopped: AtomicBool::new(false) });
-        let this = proxy.clone();
-        let body = move || {
-            this.run();
-            this.stopped.store(true, Ordering::Release);
-        };
-        crate::os::quiet_thread(&format!("mkernel-net{stripe}"), body).map_err(failed)?;
-        Ok(proxy)
+        let asleep = AtomicBool::new(false);
+        let thread = Arc::new(Thread { stripe, poller, requests: Mutex::default(), asleep, retired: AtomicBool::new(false) });
+        let body = thread.clone();
+        RUNNING.fetch_add(1, Ordering::Relaxed);
+        let spawned = crate::os::quiet_thread(&format!("mkernel-net{stripe}"), move || {
+            body.run();
+            RUNNING.fetch_sub(1, Ordering::Release);
+        });
+        spawned.map(|()| Self(thread)).map_err(|e| {
+            RUNNING.fetch_sub(1, Ordering::Relaxed);
+            failed(e)
+        })
     }
 
     pub fn serve(&self, endpoint: Endpoint) {
@@ -122,23 +133,32 @@ impl Proxy {
     }
 
     fn ask(&self, request: Request) {
-        lock(&self.requests).push(request);
-        let _ = self.poller.notify();
+        lock(&self.0.requests).push(request);
+        self.wake_up();
     }
 
-    /// Whether it is asleep or rests.
+    /// Whether it sleeps or rests.
     pub fn wake_up(&self) {
-        let _ = self.poller.notify();
+        let _ = self.0.poller.notify();
     }
 
     /// After an endpoint has become busy.
     pub fn wake(&self) {
         fence(Ordering::SeqCst);
-        if self.asleep.load(Ordering::Relaxed) {
-            let _ = self.poller.notify();
+        if self.0.asleep.load(Ordering::Relaxed) {
+            self.wake_up();
         }
     }
+}
 
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.0.retired.store(true, Ordering::Release);
+        self.wake_up();
+    }
+}
+
+impl Thread {
     fn run(&self) {
         crate::os::precise_timers();
         let spare_cores = std::thread::available_parallelism().is_ok_and(|n| n.get() >= 8);
@@ -148,7 +168,12 @@ impl Proxy {
         let (mut moved_at, mut checked_at) = (Instant::now(), Instant::now());
         let mut stopping_since = None;
         loop {
+            // Read before the requests: what was asked for last must be done.
+            let retired = self.retired.load(Ordering::Acquire);
             self.take_requests(&mut endpoints);
+            if retired && endpoints.is_empty() {
+                return;
+            }
             let mut moved = false;
             for endpoint in &mut endpoints {
                 moved |= endpoint.turn(&self.poller);

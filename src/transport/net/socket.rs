@@ -245,10 +245,15 @@ impl Link for Socket {
     }
 
     fn progress(&mut self) -> Result<bool, Broken> {
-        let sent = self.flush()?;
-        let received = self.receive()?;
+        let sent = self.flush();
+        // A peer that has said goodbye may have closed the connection while this rank still had credits for it.
+        let received = self.receive();
+        if received == Err(Broken::Goodbye) {
+            return received;
+        }
+        let moved = sent? | received?;
         // Answers to what has come.
-        Ok(self.flush()? || sent || received)
+        Ok(self.flush()? || moved)
     }
 
     fn keep_alive(&mut self, busy: bool) -> Result<(), Broken> {
