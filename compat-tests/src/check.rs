@@ -70,8 +70,12 @@ impl Check {
 
     fn run_one(&self, line_up: LineUp, place: &Place, options: &Options, tally: &mut Tally) {
         let job = Job { ranks: line_up.ranks, how: line_up.how, environment: &self.environment, limit: self.limit, body: &*self.body };
-        let place = &Place { nodes: self.nodes.unwrap_or(place.nodes), ..place.clone() };
-        let report = run(place, &job);
+        let mut place = place.clone();
+        if let Some(nodes) = self.nodes {
+            place.hosts.count = nodes;
+            place.hosts.uneven = false;
+        }
+        let report = run(&place, &job);
         let title = format!("{}: {}, {} ranks as {}", self.part, self.name, line_up.ranks, line_up.how.name());
         if let Some(reason) = report.skipped.as_ref().filter(|_| report.failures.is_empty()) {
             println!("skipped {title}: {reason}");

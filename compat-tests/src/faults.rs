@@ -7,7 +7,7 @@ use crate::driver::Stream;
 use crate::element::Type;
 use crate::exercise::{Words, works};
 use crate::library::code_name;
-use crate::outcome::{Outcome, ensure, fail};
+use crate::outcome::{Outcome, Stop, ensure, fail};
 use crate::ranks::{How, Rank};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -17,6 +17,8 @@ const PART: &str = "faults";
 const TOLD_WITHIN: Duration = Duration::from_secs(5);
 /// Word of the board: the victim's process.
 const VICTIM: usize = 0;
+/// Ranks that have noticed that the victim is out of reach.
+const NOTICED: usize = 1;
 
 pub fn checks() -> Vec<Check> {
     let pairs = |ranks| vec![LineUp { ranks, how: How::Processes }];
@@ -25,6 +27,7 @@ pub fn checks() -> Vec<Check> {
         Check::new(PART, "the first of four ranks on two hosts dies", pairs(4), |rank| dies(rank, 0)).nodes(2),
         Check::new(PART, "one of three hosts dies", pairs(3), |rank| dies(rank, 1)).nodes(3),
         Check::new(PART, "the last of four ranks on two hosts stops", pairs(4), |rank| stops(rank, 3)).nodes(2).limit(60),
+        Check::new(PART, "the link of the last of three hosts is cut", pairs(3), cut).nodes(3).limit(60),
         Check::new(PART, "a rank of another host aborts", pairs(2), aborts).nodes(2),
         Check::new(PART, "descriptors and threads after fifty rounds between hosts", pairs(2), leaves_nothing).nodes(2).limit(60),
     ]
@@ -76,36 +79,61 @@ fn dies(rank: &Rank, victim: usize) -> Outcome {
 }
 
 fn stops(rank: &Rank, victim: usize) -> Outcome {
-    let comm = rank.communicator()?;
-    works(&comm, 0)?;
-    let (stream, words) = (Stream::new()?, Words::new(300_000)?);
     let pid = rank.board().word(VICTIM);
     if rank.rank == victim {
         pid.store(u64::from(std::process::id()), Ordering::Release);
-    } else {
+    }
+    let signal = |signal| {
+        // SAFETY: a signal to a process of this check.
+        unsafe { libc::kill(pid.load(Ordering::Acquire) as libc::pid_t, signal) == 0 }
+    };
+    let stop = || if rank.rank == 0 && !signal(libc::SIGSTOP) { Err("it cannot be stopped".into()) } else { Ok(()) };
+    out_of_reach(rank, victim, stop, || {
+        signal(libc::SIGCONT);
+        Ok(())
+    })
+}
+
+fn cut(rank: &Rank) -> Outcome {
+    let victim = rank.ranks - 1;
+    if rank.hosts.netns.is_none() {
+        return Err(Stop::Skipped(
+            "hosts without a network of their own have no link to cut (compat-tests/nodes/run.sh gives them one)".into(),
+        ));
+    }
+    let is_victim = rank.rank == victim;
+    out_of_reach(
+        rank,
+        victim,
+        || if is_victim { rank.hosts.cut() } else { Ok(()) },
+        || if is_victim { rank.hosts.mend(rank.hosts.of(victim, rank.ranks)) } else { Ok(()) },
+    )
+}
+
+/// The victim is made unreachable while the others wait for it, until all of them have noticed. Every rank calls `lose`; `find` is called by the
+/// last one to notice, then by the victim.
+fn out_of_reach(rank: &Rank, victim: usize, lose: impl Fn() -> Result<(), String>, find: impl Fn() -> Result<(), String>) -> Outcome {
+    let comm = rank.communicator()?;
+    works(&comm, 0)?;
+    let (stream, words) = (Stream::new()?, Words::new(300_000)?);
+    if rank.rank != victim {
         begin(&comm, &stream, &words)?;
     }
     rank.barrier()?;
-    let signal = |signal| {
-        // SAFETY: a signal to a process of this check.
-        unsafe { libc::kill(pid.load(Ordering::Acquire) as libc::pid_t, signal) }
-    };
+    lose().map_err(Stop::Failed)?;
+    let noticed = rank.board().word(NOTICED);
+    let others = rank.ranks as u64 - 1;
     if rank.rank == victim {
-        // Until the others are done.
-        while pid.load(Ordering::Acquire) != 0 {
+        rank.doing("being out of reach");
+        while noticed.load(Ordering::Acquire) < others {
             std::thread::sleep(Duration::from_millis(1));
         }
+        find().map_err(Stop::Failed)?;
         return comm.abort();
     }
-    if rank.rank == 0 {
-        ensure!(signal(libc::SIGSTOP) == 0, "cannot stop rank {victim}");
-    }
     let survived = survive(rank, comm, &stream, victim, Instant::now());
-    // Whoever is last lets it go on.
-    let done = rank.board().word(VICTIM + 1);
-    if done.fetch_add(1, Ordering::AcqRel) + 2 == rank.ranks as u64 {
-        signal(libc::SIGCONT);
-        pid.store(0, Ordering::Release);
+    if noticed.fetch_add(1, Ordering::AcqRel) + 1 == others {
+        find().map_err(Stop::Failed)?;
     }
     survived
 }

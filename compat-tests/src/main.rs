@@ -15,6 +15,7 @@ mod exercise;
 mod faults;
 mod graph;
 mod group;
+mod hosts;
 mod library;
 mod lifecycle;
 mod matrix;
@@ -27,6 +28,7 @@ mod report;
 
 use check::Check;
 use clap::Parser;
+use hosts::Hosts;
 use options::Options;
 use ranks::Place;
 use report::Tally;
@@ -57,8 +59,10 @@ fn run(options: &Options) -> Result<Option<Tally>, String> {
     if options.nodes > 1 && options.how != Some(ranks::How::Processes) {
         return Err("--nodes needs --how processes: threads of one process are on one host".into());
     }
-    let checks: Vec<Check> =
-        [order::checks(), group::checks(), graph::checks(), lifecycle::checks(), badinput::checks(), faults::checks()].into_iter().flatten().collect();
+    let checks: Vec<Check> = [order::checks(), group::checks(), graph::checks(), lifecycle::checks(), badinput::checks(), faults::checks()]
+        .into_iter()
+        .flatten()
+        .collect();
     let chosen: Vec<&Check> = checks.iter().filter(|check| options.wants(check.part, check.name)).collect();
     if !options.wants_part("matrix") && chosen.is_empty() {
         return Err(format!("no check is called {}; --list names them all", options.only.join(" or ")));
@@ -68,7 +72,12 @@ fn run(options: &Options) -> Result<Option<Tally>, String> {
         checks.iter().for_each(|check| println!("{}/{}", check.part, check.name));
         return Ok(None);
     }
-    let place = Place { library: library(options)?, gpus: options.gpus.max(1), nodes: options.nodes.max(1), patience: options.patience };
+    let place = Place {
+        library: library(options)?,
+        gpus: options.gpus.max(1),
+        hosts: Hosts { count: options.nodes.max(1), uneven: options.uneven, netns: options.netns.clone() },
+        patience: options.patience,
+    };
     let found = ranks::probe(&place)?;
     println!(
         "{}: NCCL version {} on {} ({} GPU(s)), seed {}",

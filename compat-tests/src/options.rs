@@ -51,6 +51,12 @@ pub struct Options {
     /// Let the ranks pretend to be on this many hosts (processes only)
     #[arg(long, default_value_t = 1)]
     pub nodes: usize,
+    /// Put all ranks but the last on the first of two hosts
+    #[arg(long)]
+    pub uneven: bool,
+    /// Hosts are network namespaces with this name and a number (see compat-tests/nodes/run.sh)
+    #[arg(long, value_name = "NAME")]
+    pub netns: Option<String>,
     /// Multiplies every time limit
     #[arg(long, default_value_t = 1.0)]
     pub patience: f64,

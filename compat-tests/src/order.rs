@@ -8,6 +8,7 @@ use crate::element::Type;
 use crate::exercise::{Exchange, Words, sum, word};
 use crate::outcome::{Context, Outcome};
 use crate::ranks::Rank;
+use std::time::Duration;
 
 const PART: &str = "order";
 
@@ -18,6 +19,7 @@ pub fn checks() -> Vec<Check> {
         // Streams that share one of the driver's hardware queues wait for each other whenever something is pending behind a kernel, so what is to
         // be independent needs a queue of its own. There are 8 for a process, fewer under MPS; these checks have up to 24 streams.
         Check::new(PART, "six communicators busy at once in random order", both(&[2, 4]), busy).with("CUDA_DEVICE_MAX_CONNECTIONS", "32"),
+        Check::new(PART, "ranks run ahead of a late one", both(&[3, 4]), run_ahead),
         Check::new(PART, "one communicator on alternating streams", both(&[2, 3]), alternating).with("CUDA_DEVICE_MAX_CONNECTIONS", "32"),
         Check::new(PART, "an event after the call covers it", both(&[2, 3]), event_covers),
         Check::new(PART, "input and output ordered by the stream alone", both(&[2, 4]), stream_ordered),
@@ -43,6 +45,34 @@ fn lanes(rank: &Rank, how_many: usize, count: impl Fn(usize) -> usize) -> Outcom
             Ok(Lane { comm, stream: Stream::new()?, data: Exchange::new(&comm, count(index))? })
         })
         .collect()
+}
+
+/// In rooted operations ranks may be several operations apart, for as long as they like.
+fn run_ahead(rank: &Rank) -> Outcome {
+    let comm = rank.communicator()?;
+    let stream = Stream::new()?;
+    let late = rank.ranks - 1;
+    let counts = [20_000, 7, 3_000];
+    let sends: Vec<Words> = counts.iter().map(|count| Words::new(*count)).collect::<Outcome<_>>()?;
+    let recvs: Vec<Words> = counts.iter().map(|count| Words::new(rank.ranks * count)).collect::<Outcome<_>>()?;
+    for (round, words) in sends.iter().enumerate() {
+        words.set(&stream, |at| word(rank.rank, round, at))?;
+    }
+    rank.barrier()?;
+    if rank.rank == late {
+        rank.doing("being late");
+        std::thread::sleep(Duration::from_millis(600));
+    }
+    for ((send, recv), count) in sends.iter().zip(&recvs).zip(counts) {
+        comm.gather(send.span(), recv.span(), count, Type::Uint32, 0, &stream)?;
+    }
+    stream.synchronize()?;
+    if rank.rank == 0 {
+        for ((round, recv), count) in recvs.iter().enumerate().zip(counts) {
+            recv.check(&stream, &format!("gather {round}"), |at| word(at / count, round, at % count))?;
+        }
+    }
+    destroy(rank, [comm])
 }
 
 fn destroy(rank: &Rank, comms: impl IntoIterator<Item = Comm>) -> Outcome {

@@ -5,6 +5,7 @@
 use crate::board::{Board, Record};
 use crate::communicator::Comm;
 use crate::driver;
+use crate::hosts::Hosts;
 use crate::library::{Config, Nccl, UniqueId};
 use crate::outcome::{Outcome, Stop};
 use std::cell::Cell;
@@ -39,8 +40,7 @@ pub struct Place {
     pub library: PathBuf,
     /// GPUs to use; rank r takes GPU r modulo this.
     pub gpus: usize,
-    /// Nodes that the ranks pretend to be on, as processes with names of their own for the host; the first ranks are on the first node.
-    pub nodes: usize,
+    pub hosts: Hosts,
     /// Stretches every time limit.
     pub patience: f64,
 }
@@ -106,6 +106,7 @@ pub struct Rank {
     pub rank: usize,
     pub ranks: usize,
     how: How,
+    pub hosts: Hosts,
     pub nccl: &'static Nccl,
     board: Board,
     next_id: Cell<usize>,
@@ -172,7 +173,7 @@ fn run_rank(place: &Place, job: &Job, board: Board, rank: usize) {
         driver::open()?;
         driver::bind(rank % place.gpus)?;
         let nccl = Nccl::open(&place.library)?;
-        (job.body)(&Rank { rank, ranks: board.ranks(), how: job.how, nccl, board, next_id: Cell::new(0) })?;
+        (job.body)(&Rank { rank, ranks: board.ranks(), how: job.how, hosts: place.hosts.clone(), nccl, board, next_id: Cell::new(0) })?;
         // A rank that ended now would take away memory that its peers may still read.
         board.barrier(rank)
     };
@@ -205,8 +206,13 @@ fn live(place: &Place, job: &Job, board: Board, output: &File, ranks: &[usize]) 
     }
     // NCCL itself refuses several ranks on a GPU without this.
     let mut ours = vec![("NCCL_MULTI_RANK_GPU_ENABLE", "1".to_owned())];
-    if place.nodes > 1 {
-        ours.push(("NCCL_HOSTID", format!("node{}", ranks[0] / job.ranks.div_ceil(place.nodes))));
+    if place.hosts.count > 1 {
+        let host = place.hosts.of(ranks[0], job.ranks);
+        ours.push(("NCCL_HOSTID", format!("node{host}")));
+        if let Err(error) = place.hosts.enter(host) {
+            board.record(ranks[0], &error);
+            board.set_failed();
+        }
     }
     for (name, value) in ours.iter().chain(job.environment) {
         // SAFETY: this process has one thread.

@@ -65,7 +65,7 @@ MK_DEVICE void plan_direct_with(Work& w, Shared& s, uint32_t p) {
       if ((go = view.ready[1])) or_shared(&s.ready[1], bit);
   }
   if (!go) {
-    or_shared(&s.awaited, bit);
+    await_chunk(w, s, view, w.stage < kReport ? 0 : 1, p);
   } else if (w.stage == kTell) {  // nobody looks before the mark
     uint64_t* slot = reinterpret_cast<uint64_t*>(next_slot(w, 0, p));
     store_relaxed(slot, op.send);

@@ -73,7 +73,7 @@ MK_DEVICE void plan_exchange_with(Work& w, Shared& s, uint32_t p) {
       if (r.bytes != 0) add_copy(s, output(op) + r.begin + done * chunk, arrived_slot(w, 0, p), chunk_bytes(r.bytes, chunk, done));
       or_shared(&s.release[0], bit);
     } else {
-      or_shared(&s.awaited, bit);
+      await_chunk(w, s, view, 0, p);
     }
   }
 }

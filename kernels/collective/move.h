@@ -40,7 +40,7 @@ MK_DEVICE void plan_move_with(Work& w, Shared& s, uint32_t p) {
       add_copy(s, place.to + received * chunk, arrived_slot(w, 0, p), chunk_bytes(place.bytes, chunk, received));
       or_shared(&s.release[0], bit);
     } else {
-      or_shared(&s.awaited, bit);
+      await_chunk(w, s, view, 0, p);
     }
   }
 }

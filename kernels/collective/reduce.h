@@ -47,7 +47,7 @@ MK_DEVICE void plan_reduce_with(Work& w, Shared& s, uint32_t p) {
       add_copy(s, output(op) + slice.begin + received * chunk, arrived_slot(w, 1, p), chunk_bytes(slice.bytes, chunk, received));
       or_shared(&s.release[1], bit);
     } else {
-      or_shared(&s.awaited, bit);
+      await_chunk(w, s, view, 1, p);
     }
   }
   // For the fold, should it come to one. In one shot, its output may overwrite what must have been sent before.
@@ -56,6 +56,9 @@ MK_DEVICE void plan_reduce_with(Work& w, Shared& s, uint32_t p) {
     or_shared(&s.ready[0], bit);
     s.pointers.from[p] = slot;
     if (op.redop == kPreMulSum) s.pointers.scalars[p] = *scalar_at(slot);
+  } else if (view.foreign[0]) {
+    const Range own = slice_of(op, lane.geometry.nranks, lane.rank, channel_range(op, w.channel));
+    if (w.folded < chunks_of(own.bytes, chunk)) await_chunk(w, s, view, 0, p);
   }
   if (view.sendable[1]) or_shared(&s.sendable[1], bit);
 }

@@ -14,11 +14,13 @@ namespace mk {
 // What rank p's thread sees of its pipes.
 struct PipeView {
   bool sendable[kPhases];
-  bool ready[kPhases];  // and the chunk belongs to an operation with the signature asked for
+  bool ready[kPhases];    // a chunk has come, of an operation with the signature asked for
+  bool foreign[kPhases];  // a chunk has come, of another operation: the next one, unless more is expected of this one
+  uint64_t foreign_data;
 };
 
-// By rank `p`'s thread. Chunks with another signature make p a suspect, for failure.h.
-MK_DEVICE PipeView poll_pipes(Work& w, uint32_t p, uint32_t signature) {
+// By rank `p`'s thread.
+MK_DEVICE PipeView poll_pipes(const Work& w, uint32_t p, uint32_t signature) {
   const Lane& lane = *w.lane;
   const Channel& ch = lane.channel[w.channel];
   const Geometry& g = lane.geometry;
@@ -33,14 +35,20 @@ MK_DEVICE PipeView poll_pipes(Work& w, uint32_t p, uint32_t signature) {
     view.sendable[phase] = ch.sent[phase][p] - credit < kSlots;
     const bool here = mark.flag == next + 1;
     view.ready[phase] = here && static_cast<uint32_t>(mark.data) == signature;
+    view.foreign[phase] = here && !view.ready[phase];
+    if (view.foreign[phase]) view.foreign_data = mark.data;
     arrived |= view.ready[phase];
-    if (here && !view.ready[phase]) {
-      w.suspect = p + 1;
-      w.suspect_data = mark.data;
-    }
   }
   if (arrived) fence(lane.one_gpu != 0);
   return view;
+}
+
+// By rank `p`'s thread, which expects a chunk that has not come: waits for p. A foreign one in its place makes p a suspect, for failure.h.
+MK_DEVICE void await_chunk(Work& w, Shared& s, const PipeView& view, uint32_t phase, uint32_t p) {
+  or_shared(&s.awaited, 1ull << p);
+  if (!view.foreign[phase]) return;
+  w.suspect = p + 1;
+  w.suspect_data = view.foreign_data;
 }
 
 MK_DEVICE char* next_slot(const Work& w, uint32_t phase, uint32_t peer) {

@@ -49,7 +49,10 @@ fn explain(ready: &Ready, f: &Failure) -> Option<Error> {
         ),
         failure::LINK_FAILED => {
             let why = ready.lane.network.as_ref().and_then(|n| n.failure()).map_or_else(String::new, |lost| format!(": {}", lost.why));
-            Error::remote(format!("rank {me} was in {call}, and rank {} of communicator {communicator} cannot be reached any more{why}", f.rank))
+            Error::remote(format!(
+                "rank {me} was in {call}, and rank {} of communicator {communicator} cannot be reached any more{why}",
+                f.rank
+            ))
         }
         _ => {
             let (cause, because_of) = cause_of(f);
