@@ -36,6 +36,10 @@ pub struct Options {
     #[arg(long)]
     pub procs: bool,
 
+    /// Let the ranks play this many hosts, by NCCL_HOSTID, so that what crosses them takes the network; the first ranks are on the first host
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "procs", value_parser = clap::value_parser!(u32).range(1..))]
+    pub hosts: u32,
+
     /// Smallest message, in bytes; K, M and G are powers of 1024
     #[arg(short = 'b', long = "minbytes", value_name = "BYTES", value_parser = parse_bytes, default_value = "8")]
     pub min_bytes: u64,

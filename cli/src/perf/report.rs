@@ -107,7 +107,8 @@ impl Report {
         let mode =
             if options.graph_launches > 0 { format!(", in a graph launched {} times", options.graph_launches) } else { String::new() };
         println!("# library {}, NCCL {version}", library.display());
-        println!("# {ranks} ranks as {kind} on {gpus} GPU{}", if gpus == 1 { "" } else { "s" });
+        let hosts = if options.hosts > 1 { format!(", playing {} hosts", options.hosts) } else { String::new() };
+        println!("# {ranks} ranks as {kind} on {gpus} GPU{}{hosts}", if gpus == 1 { "" } else { "s" });
         println!(
             "# {} iterations of {} (warm-up {}){mode}, median of {}; {} check rounds, seed {}",
             options.iterations, options.aggregate, options.warmup, options.cycles, options.check, options.seed

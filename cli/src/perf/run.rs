@@ -59,9 +59,15 @@ pub fn start(options: Options) -> Result<bool> {
     println!("# mkernel perf {}", devices.headline());
     let board = Board::new(ranks)?;
     let limit = (options.timeout > 0).then(|| Duration::from_secs(options.timeout));
-    let (procs, library) = (options.procs, library(&options));
+    let (procs, hosts, library) = (options.procs, options.hosts as usize, library(&options));
     let plan = Plan { options, sizes, devices, library };
-    let body = move |rank| run_rank(rank, board, &plan);
+    let body = move |rank| {
+        if hosts > 1 {
+            // SAFETY: the rank is a process of its own, which has one thread yet.
+            unsafe { std::env::set_var("NCCL_HOSTID", format!("host{}", rank / ranks.div_ceil(hosts))) };
+        }
+        run_rank(rank, board, &plan)
+    };
     let verdict = if procs { ranks::run_processes(board, limit, &body) } else { ranks::run_threads(board, limit, Arc::new(body)) };
     for message in &verdict.messages {
         eprintln!("mkernel perf: {message}");
