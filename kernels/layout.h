@@ -28,6 +28,7 @@ enum Protocol : uint8_t { kPacket, kPipe, kDirect };
 enum OpFlags : uint16_t {
   kScalarOnDevice = 1,  // `scalar` is an address, read when the operation runs
   kOneShot = 2,         // all-reduce through pipes: every rank sends its whole input to all and reduces all of it, in one exchange
+  kRails = 4,           // between nodes, data travel along rails only (collective/rails.h)
 };
 
 // One operation of one rank. Everything but the addresses and the scalar follows from what all ranks pass alike.
@@ -118,7 +119,8 @@ struct Geometry {
   uint64_t inbox_bytes;
   uint64_t slots_bytes;    // of the slots of one sender: [kPhases][channels][kSlots][kSlotHead + slot_bytes]
   uint64_t packets_bytes;
-  uint64_t reserved;
+  uint32_t ranks_per_node; // where every node has as many, in order of rank; 0: one node, or another layout
+  uint32_t reserved;
 };
 static_assert(sizeof(Geometry) == 64, "Geometry");
 

@@ -5,6 +5,8 @@
 #include "collective/exchange.h"
 #include "collective/move.h"
 #include "collective/packets.h"
+#include "collective/rail_move.h"
+#include "collective/rail_reduce.h"
 #include "collective/reduce.h"
 #include "executor/failure.h"
 
@@ -93,8 +95,14 @@ MK_DEVICE void plan_with(Work& w, Shared& s, uint32_t p) {
   if (op.channels <= w.channel) return;
   if (op.protocol == kDirect) return plan_direct_with(w, s, p);
   if (p == w.lane->rank) return;
-  if (reduces(op)) plan_reduce_with(w, s, p);
-  else plan_move_with(w, s, p);
+  if (uses_rails(op)) {
+    if (reduces(op)) plan_rail_reduce_with(w, s, p);
+    else plan_rail_move_with(w, s, p);
+  } else if (reduces(op)) {
+    plan_reduce_with(w, s, p);
+  } else {
+    plan_move_with(w, s, p);
+  }
   // A rank that only sends would not notice by what it gets. What came through the network is in the host's memory: not looked at each time.
   const bool look = w.channel == 0 && (!is_remote(*w.lane, p) || w.idle_steps % 16 == 0);
   if (look && is_elsewhere(w, p, op.signature)) s.disagrees = p + 1;
@@ -109,6 +117,8 @@ MK_DEVICE void plan_all(Work& w, Shared& s) {
     plan_alone(w, s);
   } else if (!is_point_to_point(op) && op.channels > w.channel) {
     if (op.protocol == kDirect) plan_direct(w, s);
+    else if (uses_rails(op) && reduces(op)) plan_rail_reduce(w, s);
+    else if (uses_rails(op)) plan_rail_move(w, s);
     else if (reduces(op)) plan_reduce(w, s);
     else plan_move(w, s);
   }
@@ -148,6 +158,7 @@ MK_DEVICE Step step_jobs(Work& w, Shared& s) {
     const OpDesc& op = w.ops[first_op];
     fold(s.pointers, s.wide_bytes / op.elem_size, reduction_of(w, op));
   }
+  if (s.wide == Wide::kCarry) fold_carrying(s.pointers, s.wide_elements, reduction_of(w, w.ops[first_op]), s.carry);
   sync();
   for (uint32_t p = me; p < n; p += thread_count()) {
     const bool sent = s.post[0] >> p & 1, took = (s.release[0] | s.release[1]) >> p & 1;
@@ -158,6 +169,7 @@ MK_DEVICE Step step_jobs(Work& w, Shared& s) {
       w.progress[p] += sent;
       // Of a reduction, what is taken for the fold is counted elsewhere.
       w.progress[kMaxRanks + p] += reduces(w.ops[first_op]) ? s.release[1] >> p & 1 : s.release[0] >> p & 1;
+      w.progress[2 * kMaxRanks + p] += s.release[1] >> p & 1;
     }
     for (uint32_t phase = 0; phase < kPhases; phase++) {
       if (s.post[phase] >> p & 1) {

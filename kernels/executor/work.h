@@ -36,7 +36,7 @@ struct Work {
   uint32_t give_up;        // FailureCode
   uint32_t reported;       // the host has been told of this wait
   union {
-    uint32_t progress[kMaxOps];            // chunks: per peer [sent 64][received 64], or per transfer of a group; written by the peer's thread
+    uint32_t progress[kMaxOps];            // chunks: per peer [sent][received][received in phase 1], or per transfer of a group; written by the peer's thread
     uint64_t peers[3][kMaxRanks];          // direct: input, output and scalar of each rank; written by the rank's thread
   };
 };
@@ -46,7 +46,7 @@ struct CopyJob {
   char* to;
   uint64_t bytes;
 };
-enum class Wide : uint32_t { kNone, kCopy, kFold };
+enum class Wide : uint32_t { kNone, kCopy, kFold, kCarry };
 
 // The block's scratch space: the jobs of one step. Empty between steps.
 struct Shared {
@@ -55,6 +55,8 @@ struct Shared {
   uint64_t wide_bytes;
   Wide wide;
   uint32_t wide_phase;                // in which the wide job's result travels
+  Carry carry;                        // kCarry: which ends of the fold are accumulators
+  uint64_t wide_elements;             // kCarry: elements folded; wide_bytes are those of the result
   uint32_t ncopies;
   uint64_t sendable[kPhases];         // bit r: there is a free slot towards rank r
   uint64_t ready[kPhases];            // bit r: a chunk of this operation has come from rank r

@@ -12,6 +12,12 @@ struct Reduction {
   uint32_t ranks;    // divisor of kAvg
 };
 
+// Ends of a fold that hold accumulators instead of elements.
+struct Carry {
+  bool in;
+  bool out;
+};
+
 // Sources and destinations of a bulk move, in the block's shared memory.
 struct Pointers {
   const char* from[kMaxRanks];

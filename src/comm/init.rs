@@ -84,6 +84,7 @@ fn agree(comm: &Communicator, gpu: &Arc<Gpu>, bootstrap: Bootstrap, id: &UniqueI
         channels: (all.iter().map(|i| i.min_channels).max().unwrap_or(1), all.iter().map(|i| i.max_channels).min().unwrap_or(1)),
         budget: all.iter().map(|i| i.region_budget as usize).min().unwrap_or(REGION_BUDGET),
         one_node,
+        per_node: planner::per_node(&all.iter().map(|i| i.host).collect::<Vec<_>>()),
         all_direct: all.iter().all(|i| direct(i) && i.zero_copy),
     };
     let shape = planner::shape(&ranks);

@@ -31,6 +31,8 @@ pub enum Protocol {
 pub const SCALAR_ON_DEVICE: u16 = 1;
 /// `OpDesc::flags`: an all-reduce in one exchange.
 pub const ONE_SHOT: u16 = 2;
+/// `OpDesc::flags`: between nodes, data travel along rails only.
+pub const RAILS: u16 = 4;
 /// `OpDesc::redop` of a pre-multiplied sum; the smaller values are NCCL's.
 pub const PRE_MUL_SUM: u8 = 5;
 
@@ -107,7 +109,8 @@ pub struct Geometry {
     pub inbox_bytes: u64,
     pub slots_bytes: u64,
     pub packets_bytes: u64,
-    pub reserved: u64,
+    pub ranks_per_node: u32,
+    pub reserved: u32,
 }
 const _: () = assert!(size_of::<Geometry>() == 64);
 
@@ -128,6 +131,7 @@ impl Geometry {
             inbox_bytes: aligned(marks + pipes * SLOTS as u64 * size_of::<Line>() as u64),
             slots_bytes: pipes * SLOTS as u64 * (SLOT_HEAD + slot_bytes) as u64,
             packets_bytes: aligned((size_of::<Line>() * 2 * channels * nranks * packet_lines) as u64),
+            ranks_per_node: 0,
             reserved: 0,
         }
     }

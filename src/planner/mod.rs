@@ -2,7 +2,9 @@
 //! what makes the ranks' kernels meet. Called by `group` for every operation.
 
 use crate::comm::Operation;
-use crate::executor::layout::{Geometry, MAX_CHANNELS, ONE_SHOT, OpDesc, PHASES, PRE_MUL_SUM, Protocol, SCALAR_ON_DEVICE, SLOTS, THREADS};
+use crate::executor::layout::{
+    Geometry, MAX_CHANNELS, ONE_SHOT, OpDesc, PHASES, PRE_MUL_SUM, Protocol, RAILS, SCALAR_ON_DEVICE, SLOTS, THREADS,
+};
 use crate::types::OpKind;
 
 /// What all ranks of a communicator have agreed on at init.
@@ -54,13 +56,25 @@ pub struct Ranks {
     pub budget: usize,
     /// All ranks are on one node.
     pub one_node: bool,
+    /// Ranks of each node, where all nodes have as many, in order of rank; else 0.
+    pub per_node: usize,
     /// All ranks can address each other's buffers as they are.
     pub all_direct: bool,
 }
 
+/// `Ranks::per_node` of ranks on these hosts.
+pub fn per_node<H: PartialEq>(hosts: &[H]) -> usize {
+    let per_node = hosts.iter().take_while(|h| **h == hosts[0]).count();
+    let in_order = hosts.chunks(per_node.max(1)).all(|node| node.len() == per_node && node.iter().all(|h| *h == node[0]));
+    let firsts: Vec<&H> = hosts.iter().step_by(per_node.max(1)).collect();
+    let distinct = firsts.iter().enumerate().all(|(i, h)| !firsts[..i].contains(h));
+    if in_order && distinct { per_node } else { 0 }
+}
+
 /// The sizes.
 pub fn shape(ranks: &Ranks) -> Shape {
-    let Ranks { nranks, on_gpu: ranks_on_gpu, multiprocessors, channels: limits, budget: region_budget, one_node, all_direct } = *ranks;
+    let Ranks { nranks, on_gpu: ranks_on_gpu, multiprocessors, channels: limits, budget: region_budget, one_node, per_node, all_direct } =
+        *ranks;
     // All ranks of a GPU must fit at once beside whatever else runs there: half of it at most.
     let share = (multiprocessors as usize / 2 / ranks_on_gpu.max(1)).clamp(2, MAX_CHANNELS);
     let channels = share.clamp(limits.0.max(1) as usize, (limits.1.max(limits.0).max(1) as usize).min(MAX_CHANNELS));
@@ -68,7 +82,9 @@ pub fn shape(ranks: &Ranks) -> Shape {
     let slot_bytes = (per_slot.max(1).ilog2()).clamp(12, 18);
     // Packets are written straight into every rank's memory.
     let packet_lines = if one_node { PACKET_LINES } else { 0 };
-    let geometry = Geometry::new(nranks, channels, 1 << slot_bytes, packet_lines);
+    let rails = !one_node && per_node > 1;
+    let ranks_per_node = if rails { per_node as u32 } else { 0 };
+    let geometry = Geometry { ranks_per_node, ..Geometry::new(nranks, channels, 1 << slot_bytes, packet_lines) };
     // n senders write n copies of it into memory: what is won in latency is lost in bandwidth above some 512 KiB in all.
     let packet_limit = (512 * 1024 / nranks as u64).min(packet_lines.saturating_sub(1) as u64 * LINE_DATA * channels as u64);
     Shape { geometry, one_node, all_direct, packet_limit }
@@ -103,8 +119,10 @@ fn choose(kind: OpKind, bytes: u64, shape: &Shape) -> (Protocol, u16, u16) {
     if kind == OpKind::AllReduce && !shape.one_node && bytes * u64::from(g.nranks) <= ONE_SHOT_BYTES {
         return (Protocol::Pipe, 1, ONE_SHOT);
     }
-    let message = message_bytes(kind, bytes, u64::from(g.nranks));
-    (Protocol::Pipe, message.div_ceil(PIPE_CHANNEL_BYTES).clamp(1, max) as u16, 0)
+    let rails = g.ranks_per_node != 0 && matches!(kind, OpKind::AllReduce | OpKind::AllGather | OpKind::Broadcast);
+    let sharers = if rails { g.ranks_per_node } else { g.nranks };
+    let message = message_bytes(kind, bytes, u64::from(sharers));
+    (Protocol::Pipe, message.div_ceil(PIPE_CHANNEL_BYTES).clamp(1, max) as u16, if rails { RAILS } else { 0 })
 }
 
 /// The signature that every rank's descriptor of the same operation carries: odd for collectives. For send and receive, which only have to
@@ -169,7 +187,7 @@ mod tests {
     }
 
     fn shaped(nranks: usize, multiprocessors: u32, channels: (u32, u32), all_direct: bool) -> Shape {
-        shape(&Ranks { nranks, on_gpu: nranks, multiprocessors, channels, budget: 16 << 20, one_node: true, all_direct })
+        shape(&Ranks { nranks, on_gpu: nranks, multiprocessors, channels, budget: 16 << 20, one_node: true, per_node: nranks, all_direct })
     }
 
     #[test]
@@ -181,13 +199,25 @@ mod tests {
             channels: (1, 32),
             budget: 16 << 20,
             one_node: false,
+            per_node: 2,
             all_direct: false,
         });
-        for (kind, count, want) in
-            [(OpKind::AllReduce, 4096, ONE_SHOT), (OpKind::AllReduce, 4097, 0), (OpKind::AllGather, 1, 0), (OpKind::AllToAll, 0, 0)]
-        {
+        let cases = [
+            (OpKind::AllReduce, 4096, ONE_SHOT),
+            (OpKind::AllReduce, 4097, RAILS),
+            (OpKind::AllGather, 1, RAILS),
+            (OpKind::AllToAll, 0, 0),
+        ];
+        for (kind, count, want) in cases {
             let d = describe(&op(kind, count, DataType::Float32), Redop::Builtin(0), &s);
             assert_eq!((d.protocol, d.flags), (Protocol::Pipe as u8, want), "{kind:?} {count}");
+        }
+    }
+
+    #[test]
+    fn rails_need_nodes_of_one_size_in_order() {
+        for (hosts, want) in [("aabb", 2), ("aaab", 0), ("abab", 0), ("aabbaa", 0), ("abcd", 1), ("aa", 2), ("abb", 0), ("aabbb", 0)] {
+            assert_eq!(per_node(hosts.as_bytes()), want, "{hosts}");
         }
     }
 
