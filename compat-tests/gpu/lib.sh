@@ -95,7 +95,8 @@ finish() {
     summary+=", ${#missed[@]} not reached"
   fi
   if [ "$skipped" -gt 0 ]; then
-    summary+=", $skipped skipped ($(printf '%s\n' "${skip_reasons[@]}" | sort | uniq -c | sed 's/^ *\([0-9]*\) /\1 x /' | paste -sd';' | sed 's/;/; /g'))"
+    summary+=", $skipped skipped ($(printf '%s\n' "${skip_reasons[@]}" | sort | uniq -c | sed 's/^ *\([0-9]*\) /\1 x /' |
+      paste -sd';' | sed 's/;/; /g'))"
   fi
   say "# $script took $((SECONDS - started)) s"
   say "$summary"
@@ -243,6 +244,22 @@ suite() {
   if ! grep -qE '^[0-9]+ passed, [0-9]+ failed' "$step_output"; then show_end | tee -a "$log"; fi
   mps_restart
   return 1
+}
+
+# onegpu_rows OUTPUT: says the time per operation at each size that onegpu_perf printed, unless an element is wrong.
+onegpu_rows() {
+  awk '
+    function size(bytes) { return bytes >= 1048576 ? bytes / 1048576 " MB" : bytes >= 1024 ? bytes / 1024 " KB" : bytes " B" }
+    /^ *[0-9]+ +[0-9.-]+ / && NF == 6 {
+      rows++
+      times = times (rows > 1 ? ", " : "") size($1) " " $2
+      if ($6 != 0) { wrong++; if (!first) first = $0 }
+    }
+    END {
+      if (wrong) { print wrong " of " rows " sizes are wrong, first: " first; exit 1 }
+      if (!rows) { print "no row in the output"; exit 1 }
+      print times " us"
+    }' "$1"
 }
 
 # MPS lets processes share the GPU at the same time; without it they take turns of milliseconds.
