@@ -2,8 +2,10 @@
 # Surroundings that break kernels which wait: one hardware queue, blocking launches, the memory checker; and the price
 # of residency for a neighbour, a matrix product.
 #
-#   environment.sh [--budget SECONDS] [--quick]
+#   environment.sh [--budget SECONDS] [--from STEP] [--quick]
 #
+# Parts: CUDA_DEVICE_MAX_CONNECTIONS=1 and CUDA_LAUNCH_BLOCKING=1 (onegpu_perf, the conformance program, c10d.py), memcheck (a
+# small selection), the 8192^3 product, the conformance program as it is. They are mixed so that a small budget sees something of each.
 # Programs: .carry/conformance (package mkernel-compat), .carry/onegpu_perf, and torch/c10d.py, torch/gemm.py.
 # shellcheck source=lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -25,25 +27,19 @@ conform() {
   done
   shift
   if [ -x "$conformance" ]; then
-    suite "$name: conformance" "$limit" "${prefix[@]}" "$conformance" --library "$MKERNEL_LIB" "$@"
+    suite "$name: conformance $(printf '%s ' "$@")" "$limit" "${prefix[@]}" "$conformance" --library "$MKERNEL_LIB" "$@"
   else
     skip "$name: conformance" "conformance is not carried"
   fi
 }
 
-no_wrong_rows() {
-  awk '/^ *[0-9]+ +[0-9.-]+ / && NF == 6 { rows++; if ($6 != 0) wrong++ }
-       END { if (wrong || !rows) { print wrong + 0 " of " rows + 0 " sizes are wrong"; exit 1 } }' "$1"
-}
-# perf NAME MODE OPERATION VARIABLE=VALUE...
+# perf MODE OPERATION VARIABLE=VALUE
 perf() {
-  local name=$1 mode=$2 operation=$3
-  shift 3
   if [ -x "$onegpu" ]; then
-    step_check "$name: $operation $mode, 4 threads" 60 no_wrong_rows env "$@" LD_PRELOAD="$MKERNEL_LIB" \
-      "$onegpu" -r 4 -o "$operation" -m "$mode" -t f32 -b 8 -e 16777216 -f 128 -n 20 -c 1
+    step_check "$3: $2 $1, 4 threads" 60 onegpu_rows env "${threads_need[@]}" "$3" LD_PRELOAD="$MKERNEL_LIB" \
+      "$onegpu" -r 4 -o "$2" -m "$1" -t f32 -b 8 -e 16777216 -f 128 -n 20 -c 1
   else
-    skip "$name: $operation $mode" "onegpu_perf is not carried"
+    skip "$3: $2 $1" "onegpu_perf is not carried"
   fi
   return 0
 }
@@ -61,51 +57,67 @@ torchrun() {
 
 # What memcheck must leave: right results and no error of its own.
 clean() {
-  no_wrong_rows "$1" || return 1
+  onegpu_rows "$1" || return 1
   if ! grep -q 'ERROR SUMMARY: 0 errors' "$1"; then
     grep -m 3 -E 'ERROR SUMMARY|Invalid|Error' "$1"
     return 1
   fi
 }
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null || true)
+# Every process prints a summary of its own; the command fails when one of them counts an error, or none was watched.
+# shellcheck disable=SC2016 # for the inner shell
+watched=(bash -c '"$@" | awk "{ print } /ERROR SUMMARY:/ { seen++ } /ERROR SUMMARY: [1-9]/ { bad++ } END { exit bad || !seen }"
+  exit $((PIPESTATUS[0] | PIPESTATUS[1]))' - "$sanitizer" --tool memcheck --target-processes all)
+
 operations="allreduce alltoall allgather reducescatter broadcast sendrecv"
 cases=400
 if [ "$quick" -eq 1 ]; then
   operations="allreduce alltoall"
   cases=80
 fi
-settings="CUDA_DEVICE_MAX_CONNECTIONS=1 CUDA_LAUNCH_BLOCKING=1"
+one_queue=CUDA_DEVICE_MAX_CONNECTIONS=1
+blocking=CUDA_LAUNCH_BLOCKING=1
+threads=(env "${threads_need[@]}")
 
-# The short ones of each kind first, so that a small budget sees a little of everything.
-for setting in $settings; do
+for setting in $one_queue $blocking; do
   for operation in $operations; do
-    for mode in stream graph; do perf "$setting" $mode "$operation" "$setting"; done
+    for mode in stream graph; do perf $mode "$operation" $setting; done
   done
 done
+conform "$one_queue" 200 "${threads[@]}" $one_queue -- --how threads --cases $cases --only matrix,order,group,graph
+conform "$blocking" 200 "${threads[@]}" $blocking -- --how threads --cases $cases --only matrix,group,graph
+skip "$blocking: conformance, order" "two opposite streams cannot complete when each launch blocks"
+
+mps_start
+torchrun "8192^3 product 1 ms after the last collective" 90 2 gemm.py
+mps_stop
+
 # compute-sanitizer cannot watch clients of MPS, so its runs come without MPS and with ranks as threads.
 if [ -z "$sanitizer" ]; then
   skip "memcheck" "no compute-sanitizer here"
 elif [ ! -x "$onegpu" ]; then
-  skip "memcheck" "onegpu_perf is not carried"
+  skip "memcheck: onegpu_perf" "onegpu_perf is not carried"
 else
   for operation in $operations; do
-    step_check "memcheck: $operation, 2 threads" 90 clean env LD_PRELOAD="$MKERNEL_LIB" "$sanitizer" --tool memcheck \
+    step_check "memcheck: $operation, 2 threads" 90 clean env "${threads_need[@]}" LD_PRELOAD="$MKERNEL_LIB" "$sanitizer" --tool memcheck \
       "$onegpu" -r 2 -o "$operation" -m stream -t f32 -b 64 -e 262144 -f 64 -n 3 -c 1
   done
 fi
 
+# Under MPS a process has about two hardware queues, too few for several communicators in opposite orders: `order` goes without.
+conform "without MPS" 100 env -- --how processes --only order
+conform "$one_queue, without MPS" 100 env $one_queue -- --how processes --only order
 mps_start
-torchrun "8192^3 product 1 ms after the last collective" 90 2 gemm.py
-for setting in $settings; do
-  conform "$setting" 200 env "$setting" -- --cases $cases --only matrix,order,group,graph
-done
-conform "as it is" 200 env -- --cases $cases
-for setting in $settings; do
+conform "$one_queue" 200 env $one_queue -- --how processes --cases $cases --only matrix,group,graph
+conform "$blocking" 200 env $blocking -- --how processes --cases $cases --only matrix,group,graph
+for setting in $one_queue $blocking; do
   torchrun "$setting: c10d, 2 processes" 150 2 c10d.py "$setting"
 done
+conform "as it is, under MPS" 200 env -- --how processes --cases $cases --only matrix,group,graph,lifecycle,badinput
 mps_stop
+conform "as it is" 200 "${threads[@]}" -- --how threads --cases $cases
 if [ -n "$sanitizer" ]; then
-  conform "memcheck" 240 "$sanitizer" --tool memcheck --target-processes all --error-exitcode 9 -- \
+  conform "memcheck" 240 "${threads[@]}" "${watched[@]}" -- \
     --how threads --ranks 2,4 --cases $((cases / 10)) --only matrix,order,group,graph --patience 20
 fi
 finish

@@ -3,9 +3,11 @@
 # shellcheck disable=SC2034 # the scripts read what is set here
 #
 # A script sources this file, calls `start NAME "$@"`, runs its steps and ends with `finish`, which prints
-# `N passed, N failed[, N skipped]` and returns non-zero when anything failed.
+# `N passed, N failed[, N not reached][, N skipped (why)]` and returns non-zero when anything failed. What the budget of
+# seconds did not allow for is "not reached": it says nothing about the library, so it counts neither as passed nor as failed.
 #
 # Settings, all optional:
+#   BUDGET        seconds that the script may take (the option --budget wins; without either there is no limit)
 #   MKERNEL_LIB   the library under test (default .carry/libmkernel.so, else target/release/libmkernel.so)
 #   CARRY         the folder with prebuilt programs (default .carry)
 #   OUT           the folder for logs (default /tmp/mkernel-gpu/logs); each script writes OUT/NAME.log
@@ -23,14 +25,24 @@ failed=0
 skipped=0
 failures=()
 skip_reasons=()
-budget=0
+missed=()
+budget=${BUDGET:-}
 quick=0
+turn=0
+first_turn=1
+first_missed=
 log=/dev/null
 step_number=0
 hangs=0
 step_output=$scratch/step.$$
+step_errors=$scratch/step.$$.stderr
 
-# start NAME [--budget SECONDS] [--quick] ...: opens the log and reads the common options; the rest lands in `arguments`.
+# Ranks that are threads of one process must not load kernels lazily: loading waits for the GPU, which waits for the rank
+# whose thread loads.
+threads_need=(CUDA_MODULE_LOADING=EAGER)
+
+# start NAME [--budget SECONDS] [--from STEP] [--quick] ...: opens the log and reads the common options; the rest lands in
+# `arguments`. --from goes on where an earlier command's budget ended; finish says with which number.
 start() {
   script=$1
   shift
@@ -38,6 +50,7 @@ start() {
   while [ $# -gt 0 ]; do
     case $1 in
       --budget) budget=$2; shift 2 ;;
+      --from) first_turn=$2; shift 2 ;;
       --quick) quick=1; shift ;;
       *) arguments+=("$1"); shift ;;
     esac
@@ -47,22 +60,28 @@ start() {
   log=$OUT/$script.log
   : >"$log"
   started=$SECONDS
-  trap 'mps_stop; rm -f "$step_output"' EXIT
-  say "# $script: $(date -u +%H:%M:%S), log $log"
+  trap 'mps_stop; rm -f "$step_output"*' EXIT
+  say "# $script: $(date -u +%H:%M:%S), log $log${budget:+, at most $budget s}"
+  if [ "$first_turn" -gt 1 ]; then say "# from step $first_turn on; the steps before it belong to an earlier command"; fi
 }
 
 say() { printf '%s\n' "$*" | tee -a "$log"; }
 
-# What only a reader of the log needs when many scripts run in one visit (TERSE=1, set by all.sh).
+# What only a reader of the log needs when many scripts run in one visit (TERSE=1, set by visit.sh).
 detail() { if [ -n "${TERSE:-}" ]; then printf '%s\n' "$*" >>"$log"; else say "$*"; fi; }
 
 pass() { passed=$((passed + 1)); detail "ok    $1"; }
 fail() { failed=$((failed + 1)); failures+=("$1"); say "FAIL  $1${2:+: $2}"; }
+not_reached() {
+  missed+=("$1")
+  : "${first_missed:=$turn}"
+  printf -- '-     %s: not reached: %s\n' "$1" "$2" >>"$log"
+}
 skip() { skipped=$((skipped + 1)); skip_reasons+=("${2:-no reason given}"); detail "skip  $1: ${2:-}"; }
 
 # Seconds left of the script's budget (a large number without one).
 left() {
-  if [ "$budget" -gt 0 ]; then echo $((budget - (SECONDS - started))); else echo 100000; fi
+  if [ -n "$budget" ]; then echo $((budget - (SECONDS - started))); else echo 100000; fi
 }
 
 finish() {
@@ -70,29 +89,47 @@ finish() {
   if [ "$failed" -gt 0 ]; then
     for name in "${failures[@]}"; do say "  failed: $name"; done
   fi
+  if [ ${#missed[@]} -gt 0 ]; then
+    say "  not reached within $budget s (go on with --from $first_missed):"
+    say "$(printf '%s; ' "${missed[@]}" | fold -s -w 140 | sed 's/^/    /')"
+    summary+=", ${#missed[@]} not reached"
+  fi
   if [ "$skipped" -gt 0 ]; then
-    summary+=", $skipped skipped ($(printf '%s\n' "${skip_reasons[@]}" | sort | uniq -c | sed 's/^ *\([0-9]*\) /\1 x /' | paste -sd';' | sed 's/;/; /g'))"
+    summary+=", $skipped skipped ($(printf '%s\n' "${skip_reasons[@]}" | sort | uniq -c | sed 's/^ *\([0-9]*\) /\1 x /' |
+      paste -sd';' | sed 's/;/; /g'))"
   fi
   say "# $script took $((SECONDS - started)) s"
   say "$summary"
+  echo "$passed $failed ${#missed[@]} $skipped" >"$scratch/$script.counts"
   # A run in which nothing passed has shown nothing.
   [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
 }
 
-# Runs a command with a time limit and its output in $step_output; returns its status, 124 when it ran out of time.
+# Runs a command with a time limit and its output in $step_output, standard error last, so that no warning cuts a row in two.
+# Returns its status, 124 when it ran out of time (and not when it was killed for another reason).
 # Whatever the command leaves running is found by the mark in its environment and killed, so that a hung rank
 # cannot disturb the next step.
 limited() {
-  local limit=$1 status=0
+  local limit=$1 status=0 begin=$SECONDS
   shift
   step_number=$((step_number + 1))
   local mark="$script.$$.$step_number"
-  MKERNEL_TEST_STEP=$mark timeout -k 5 "$limit" "$@" >"$step_output" 2>&1 </dev/null || status=$?
-  [ "$status" -eq 137 ] && status=124
-  [ "$status" -eq 124 ] && hangs=$((hangs + 1))
+  MKERNEL_TEST_STEP=$mark timeout -k 5 "$limit" "$@" >"$step_output" 2>"$step_errors" </dev/null || status=$?
+  if [ "$status" -eq 137 ] && [ $((SECONDS - begin)) -ge "$limit" ]; then status=124; fi
   sweep "MKERNEL_TEST_STEP=$mark"
+  # A killed program may have stopped in the middle of a line.
+  { if [ -n "$(tail -c 1 "$step_output" | tr -d '\n')" ]; then echo; fi; cat "$step_errors"; } >>"$step_output"
   { printf -- '---- %s (status %d, limit %s s): ' "$mark" "$status" "$limit"; printf '%q ' "$@"; printf '\n'; cat "$step_output"; } >>"$log"
   return "$status"
+}
+
+# turn_comes NAME: whether the next step is to run; one before --from is passed over, one without time left is not reached.
+turn_comes() {
+  turn=$((turn + 1))
+  [ "$turn" -ge "$first_turn" ] || return 1
+  [ "$(left)" -lt 5 ] || return 0
+  not_reached "$1" "out of budget"
+  return 1
 }
 
 # The limit for the next step: what is left of the budget at most, and little once several steps have hung, because a
@@ -104,6 +141,9 @@ capped() {
   [ "$limit" -gt "$remaining" ] && limit=$remaining
   echo "$limit"
 }
+
+# ran_out STATUS: whether a step was ended by the budget rather than by its own limit, in which case nothing is known.
+ran_out() { [ "$1" -eq 124 ] && [ "$(left)" -le 1 ]; }
 
 # The end of a failed step's output, without what mpirun and torchrun say about any failed job.
 show_end() {
@@ -132,80 +172,101 @@ step() {
   step_check "$name" "$limit" true "$@"
 }
 step_check() {
-  local name=$1 limit=$2 check=$3 remaining status=0 reason=
+  local name=$1 limit=$2 check=$3 status=0 reason=
   shift 3
-  remaining=$(left)
-  if [ "$remaining" -lt 5 ]; then
-    skip "$name" "out of budget"
-    return 1
-  fi
+  turn_comes "$name" || return 1
   limit=$(capped "$limit")
   limited "$limit" "$@" || status=$?
   if [ "$status" -eq 0 ] && reason=$($check "$step_output"); then
     pass "$name${reason:+: $reason}"
     return 0
   fi
+  if ran_out "$status"; then
+    not_reached "$name" "cut off by the budget after $limit s"
+    return 1
+  fi
   if [ "$status" -eq 124 ]; then
+    hangs=$((hangs + 1))
     reason="no end within $limit s"
-    if [ "$(left)" -le 1 ]; then
-      # The limit was the budget's, so this says nothing about the library.
-      skip "$name" "cut off by the budget"
-      mps_restart
-      return 1
-    fi
   elif [ "$status" -ne 0 ]; then
     reason="status $status"
   fi
   fail "$name" "$reason"
-  show_end
+  show_end | tee -a "$log"
   # A fault or a killed rank can leave the MPS server unusable for everybody after it.
   mps_restart
   return 1
 }
 
+# What a program says it counted, as PASSED FAILED: its last line, or, if it did not get there, the cases and groups that it
+# had finished. A case is named once for each rank on which it failed.
+counted() {
+  awk '
+    /^[0-9]+ passed, [0-9]+ failed/ { whole = $1 " " $3 }
+    /: [0-9]+ passed, [0-9]+ failed/ { sub(/^.*: /, ""); passed += $1; failed += $3 }
+    /^ok / { passed++ }
+    /^FAIL / { name = $0; sub(/ \(rank [0-9]+\).*/, "", name); if (!(name in seen)) failed++; seen[name] = 1 }
+    END { print whole ? whole : passed + 0 " " failed + 0 }' "$step_output"
+}
+
 # suite NAME LIMIT COMMAND...: a program that counts its own cases and prints `N passed, N failed[, ...]` last; its
-# numbers are added to this script's. A program that ends badly without having counted a failure is one failure.
+# numbers are added to this script's. A program that ends badly without having counted a failure is one failure more.
 suite() {
-  local name=$1 limit=$2 remaining status=0 counts bad
+  local name=$1 limit=$2 status=0 cut=0 good bad reason
   shift 2
-  remaining=$(left)
-  if [ "$remaining" -lt 5 ]; then
-    skip "$name" "out of budget"
-    return 0
-  fi
+  turn_comes "$name" || return 1
   limit=$(capped "$limit")
   limited "$limit" "$@" || status=$?
-  counts=$(grep -oE '[0-9]+ passed, [0-9]+ failed' "$step_output" | tail -n 1)
-  if [ "$status" -eq 124 ] && [ "$(left)" -le 1 ]; then
-    skip "$name" "cut off by the budget"
-    mps_restart
+  read -r good bad <<<"$(counted)"
+  passed=$((passed + good))
+  if ran_out "$status"; then
+    cut=1
+    not_reached "$name, the rest" "cut off by the budget after $limit s, $good passed, $bad failed until then"
+    say "-     $name: cut off by the budget after $limit s, $good passed, $bad failed until then"
+    [ "$bad" -gt 0 ] || return 1
+  elif [ "$status" -eq 0 ] && [ "$bad" -eq 0 ] && [ "$good" -gt 0 ]; then
+    say "ok    $name: $(grep -E '^[0-9]+ passed, [0-9]+ failed' "$step_output" | tail -n 1)"
+    grep '^# ' "$step_output" | sed 's/^/      | /' | tee -a "$log"
     return 0
   fi
-  if [ -z "$counts" ]; then
-    if [ "$status" -eq 124 ]; then counts="no end within $limit s"; else counts="status $status and no count"; fi
-    fail "$name" "$counts after $(grep -c '^ok ' "$step_output") cases, the last line: $(grep -E '^(ok|FAIL|skip) ' "$step_output" | tail -n 1)"
-    show_end
-    mps_restart
-    return 1
+  reason="$good passed, $bad failed, status $status"
+  if [ "$status" -eq 124 ]; then
+    reason="no end within $limit s, $good passed, $bad failed until then"
+    hangs=$((hangs + 1))
   fi
-  bad=$(echo "$counts" | cut -d' ' -f3)
-  passed=$((passed + $(echo "$counts" | cut -d' ' -f1)))
-  if [ "$bad" -gt 0 ] || [ "$status" -ne 0 ]; then
-    failed=$((failed + (bad > 0 ? bad : 1)))
-    failures+=("$name: $counts, status $status")
-    say "FAIL  $name: $counts, status $status"
-    grep -E '^FAIL|^# ' "$step_output" | head -n 20 | sed 's/^/      | /'
-    mps_restart
-    return 1
-  fi
-  say "ok    $name: $(grep -E '[0-9]+ passed, [0-9]+ failed' "$step_output" | tail -n 1)"
-  grep '^# ' "$step_output" | sed 's/^/      | /' | tee -a "$log"
-  return 0
+  # A time-out of its own is a failure beside those that were counted.
+  if [ "$bad" -eq 0 ] || { [ "$status" -eq 124 ] && [ $cut -eq 0 ]; }; then bad=$((bad + 1)); fi
+  failed=$((failed + bad))
+  failures+=("$name: $reason")
+  say "FAIL  $name: $reason"
+  grep -E '^FAIL|^# ' "$step_output" | head -n 20 | cut -c1-300 | sed 's/^/      | /' | tee -a "$log"
+  # Without a count of its own it broke down, and the reason is at the end.
+  if ! grep -qE '^[0-9]+ passed, [0-9]+ failed' "$step_output"; then show_end | tee -a "$log"; fi
+  mps_restart
+  return 1
+}
+
+# onegpu_rows OUTPUT: says the time per operation at each size that onegpu_perf printed, unless an element is wrong.
+onegpu_rows() {
+  awk '
+    function size(bytes) { return bytes >= 1048576 ? bytes / 1048576 " MB" : bytes >= 1024 ? bytes / 1024 " KB" : bytes " B" }
+    /^ *[0-9]+ +[0-9.-]+ / && NF == 6 {
+      rows++
+      times = times (rows > 1 ? ", " : "") size($1) " " $2
+      if ($6 != 0) { wrong++; if (!first) first = $0 }
+    }
+    END {
+      if (wrong) { print wrong " of " rows " sizes are wrong, first: " first; exit 1 }
+      if (!rows) { print "no row in the output"; exit 1 }
+      print times " us"
+    }' "$1"
 }
 
 # MPS lets processes share the GPU at the same time; without it they take turns of milliseconds.
 mps_directory=
 mps_start() {
+  # Nothing more will run.
+  [ "$(left)" -ge 5 ] || return 0
   if ! command -v nvidia-cuda-mps-control >/dev/null; then
     say "# no MPS here: processes share the GPU by time slices"
     return 0

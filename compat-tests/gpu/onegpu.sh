@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Six operations in every mode of onegpu_perf: all ranks on GPU 0, as threads of one process and as processes.
 #
-#   onegpu.sh [--budget SECONDS] [--quick]
+#   onegpu.sh [--budget SECONDS] [--from STEP] [--quick]
 #
 # A run passes when it ends, and its last column (wrong elements) is 0 in every row; its line then says the time of one
 # operation at each size (the median in mode loaded). One more check holds the only speed limit of this stage:
@@ -20,31 +20,22 @@ if [ ! -x "$program" ]; then
 fi
 chmod +x "$program"
 
-# Says the time per operation at each size, unless an element is wrong.
-rows_are_right() {
-  awk '
-    function size(bytes) { return bytes >= 1048576 ? bytes / 1048576 " MB" : bytes >= 1024 ? bytes / 1024 " KB" : bytes " B" }
-    /^ *[0-9]+ +[0-9.-]+ / && NF == 6 {
-      rows++
-      times = times (rows > 1 ? ", " : "") size($1) " " $2
-      if ($6 != 0) { wrong++; if (!first) first = $0 }
-    }
-    END {
-      if (wrong) { print wrong " of " rows " sizes are wrong, first: " first; exit 1 }
-      if (!rows) { print "no row in the output"; exit 1 }
-      print times " us"
-    }' "$1"
-}
+# The three tries' verdict: the best of them counts, since a shared host can disturb any one of them.
 fast_enough() {
-  rows_are_right "$1" >"$scratch/rows.$$" || { cat "$scratch/rows.$$"; return 1; }
-  awk '/^ *4096 / { if ($2 + 0 > 20) { print $2 " us is more than 20"; exit 1 } found = 1 } END { if (!found) { print "no row for 4096"; exit 1 } }' "$1"
+  local reason
+  if ! reason=$(onegpu_rows "$1"); then
+    echo "$reason"
+    return 1
+  fi
+  awk '/^ *4096 / { if (!tries++ || $2 + 0 < best) best = $2 + 0 }
+       END { if (!tries) { print "no row for 4096"; exit 1 } print best " us, the best of " tries ", limit 20"; exit best > 20 }' "$1"
 }
 
 # run RANKS OPERATION TYPE MODE PROCESSES LAST FACTOR ITERATIONS
 run() {
-  local name="$2 $3 $4, $1 threads"
-  [ "$5" = 1 ] && name="$2 $3 $4, $1 processes"
-  step_check "$name" 60 rows_are_right env LD_PRELOAD="$MKERNEL_LIB" "$program" \
+  local how=threads needs=("${threads_need[@]}")
+  if [ "$5" = 1 ]; then how=processes needs=(); fi
+  step_check "$2 $3 $4, $1 $how" 60 onegpu_rows env ${needs[@]+"${needs[@]}"} LD_PRELOAD="$MKERNEL_LIB" "$program" \
     -r "$1" -o "$2" -t "$3" -m "$4" -p "$5" -b 8 -e "$6" -f "$7" -n "$8" -c 1
 }
 
@@ -53,18 +44,10 @@ last=268435456 factor=8
 if [ "$quick" -eq 1 ]; then last=33554432 factor=64; fi
 iterations() { case $1 in loaded) echo 10 ;; *) if [ "$quick" -eq 1 ]; then echo 20; else echo 50; fi ;; esac; }
 
-# Three tries, since a shared host can disturb any one of them.
-for try in 1 2 3; do
-  limited 60 env LD_PRELOAD="$MKERNEL_LIB" "$program" -r 4 -o allreduce -t f32 -m stream -b 4096 -e 4096 -f 2 -n 500 -c 1
-  status=$?
-  if [ $status -eq 0 ] && reason=$(fast_enough "$step_output"); then break; fi
-  [ $status -eq 0 ] || reason="status $status: $(tail -n 1 "$step_output")"
-done
-if [ "$status" -eq 0 ] && [ -z "$reason" ]; then
-  pass "4 threads, 4 KB all-reduce, back to back: $(awk '/^ *4096 / { print $2 }' "$step_output") us (try $try, limit 20)"
-else
-  fail "4 threads, 4 KB all-reduce, back to back, within 20 us" "$reason"
-fi
+# shellcheck disable=SC2016 # for the inner shell
+step_check "4 threads, 4 KB all-reduce, back to back, within 20 us" 100 fast_enough \
+  bash -c 'for try in 1 2 3; do "$@" || exit; done' - env "${threads_need[@]}" LD_PRELOAD="$MKERNEL_LIB" \
+  "$program" -r 4 -o allreduce -t f32 -m stream -b 4096 -e 4096 -f 2 -n 500 -c 1
 
 # All modes first at 4 ranks, then the other counts, then processes.
 for count in 4 2 8; do
