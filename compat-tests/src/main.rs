@@ -23,6 +23,7 @@ mod outcome;
 mod ranks;
 mod reference;
 mod report;
+mod revoke;
 
 use check::Check;
 use clap::Parser;
@@ -53,8 +54,10 @@ fn run(options: &Options) -> Result<Option<Tally>, String> {
     if let Some(folder) = &options.emulator {
         start_again(folder)?;
     }
-    let checks: Vec<Check> =
-        [order::checks(), group::checks(), graph::checks(), lifecycle::checks(), badinput::checks()].into_iter().flatten().collect();
+    let checks: Vec<Check> = [order::checks(), group::checks(), graph::checks(), lifecycle::checks(), revoke::checks(), badinput::checks()]
+        .into_iter()
+        .flatten()
+        .collect();
     let chosen: Vec<&Check> = checks.iter().filter(|check| options.wants(check.part, check.name)).collect();
     if !options.wants_part("matrix") && chosen.is_empty() {
         return Err(format!("no check is called {}; --list names them all", options.only.join(" or ")));

@@ -13,6 +13,7 @@ use crate::executor::launch::Launcher;
 use crate::executor::layout::MAX_CHANNELS;
 use crate::planner;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 /// Staging memory per communicator and rank, whatever the number of peers.
@@ -107,7 +108,7 @@ fn agree(comm: &Communicator, gpu: &Arc<Gpu>, bootstrap: Bootstrap, id: &UniqueI
     first_failure(&reports)?;
     tracing::info!(target: "INIT", "{} coll channels, {} ranks on a GPU at most, {} bytes of staging, {}",
         shape.geometry.channels, ranks_on_gpu, shape.geometry.bytes, if all_direct { "zero-copy" } else { "staged" });
-    Ok(Ready { rank, nranks, id: id.hash(), shape, lane, launcher: Launcher::default(), bootstrap })
+    Ok(Ready { rank, nranks, id: id.hash(), shape, lane, launcher: Launcher::default(), bootstrap, peer_revoked: AtomicBool::new(false) })
 }
 
 fn check_compatible(all: &[Identity], rank: usize) -> Result<()> {
