@@ -123,6 +123,12 @@ impl Comm {
         self.check("ncclCommAbort", unsafe { (self.nccl.comm_abort)(self.raw) })
     }
 
+    /// Ends the operations of this communicator, here and at the peers.
+    pub fn revoke(&self) -> Outcome {
+        // SAFETY: the communicator is live.
+        self.check("ncclCommRevoke", unsafe { (self.nccl.comm_revoke()?)(self.raw, 0) })
+    }
+
     /// An operator that multiplies by a scalar first. `on_device`: the address is device memory, read when an operation runs.
     pub fn pre_mul_sum(&self, scalar: *const u8, on_device: bool, dtype: Type) -> Outcome<c_int> {
         let mut operator = -1;

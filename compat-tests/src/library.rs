@@ -90,10 +90,12 @@ impl Config {
 }
 
 macro_rules! functions {
-    ($($field:ident = $symbol:literal: fn($($argument:ty),*) -> $result:ty;)*) => {
+    ($($field:ident = $symbol:literal: fn($($argument:ty),*) -> $result:ty;)*
+     @newer $($new_field:ident = $new_symbol:literal: fn($($new_argument:ty),*) -> $new_result:ty;)*) => {
         /// The functions of `nccl.h` that the checks call.
         pub struct Nccl {
             $(pub $field: unsafe extern "C" fn($($argument),*) -> $result,)*
+            $($new_field: Option<unsafe extern "C" fn($($new_argument),*) -> $new_result>,)*
         }
 
         impl Nccl {
@@ -111,8 +113,17 @@ macro_rules! functions {
                         Ok(function) => *function,
                         Err(error) => fail!("{} has no function {}: {error}", path.display(), $symbol),
                     },)*
+                    // SAFETY: as above.
+                    $($new_field: unsafe { library.get(concat!($new_symbol, "\0").as_bytes()) }.ok().map(|function| *function),)*
                 })))
             }
+
+            $(
+                /// A function that not every release has; a check that needs it is skipped where it is missing.
+                pub fn $new_field(&self) -> Outcome<unsafe extern "C" fn($($new_argument),*) -> $new_result> {
+                    self.$new_field.ok_or_else(|| Stop::Skipped(concat!("the library has no ", $new_symbol).into()))
+                }
+            )*
         }
     };
 }
@@ -155,6 +166,8 @@ functions! {
     scatter = "ncclScatter": fn(*const c_void, *mut c_void, usize, c_int, c_int, RawComm, RawStream) -> c_int;
     send = "ncclSend": fn(*const c_void, usize, c_int, c_int, RawComm, RawStream) -> c_int;
     recv = "ncclRecv": fn(*mut c_void, usize, c_int, c_int, RawComm, RawStream) -> c_int;
+    @newer
+    comm_revoke = "ncclCommRevoke": fn(RawComm, c_int) -> c_int;
 }
 
 /// A C string of the library, or a word when it is missing.

@@ -25,6 +25,7 @@ mod outcome;
 mod ranks;
 mod reference;
 mod report;
+mod revoke;
 
 use check::Check;
 use clap::Parser;
@@ -59,10 +60,11 @@ fn run(options: &Options) -> Result<Option<Tally>, String> {
     if options.nodes > 1 && options.how != Some(ranks::How::Processes) {
         return Err("--nodes needs --how processes: threads of one process are on one host".into());
     }
-    let checks: Vec<Check> = [order::checks(), group::checks(), graph::checks(), lifecycle::checks(), badinput::checks(), faults::checks()]
-        .into_iter()
-        .flatten()
-        .collect();
+    let checks: Vec<Check> =
+        [order::checks(), group::checks(), graph::checks(), lifecycle::checks(), revoke::checks(), badinput::checks(), faults::checks()]
+            .into_iter()
+            .flatten()
+            .collect();
     let chosen: Vec<&Check> = checks.iter().filter(|check| options.wants(check.part, check.name)).collect();
     if !options.wants_part("matrix") && chosen.is_empty() {
         return Err(format!("no check is called {}; --list names them all", options.only.join(" or ")));

@@ -21,6 +21,8 @@ pub enum Frame {
     AllGoodbye(bool),
     /// Either way: something all other ranks should know, with the rank that said it.
     Notice(u32, Vec<u8>),
+    /// Either way: this rank has revoked the communicator.
+    Revoked(u32),
 }
 
 impl Frame {
@@ -52,6 +54,10 @@ impl Frame {
                 out.extend(bytes);
                 6
             }
+            Self::Revoked(rank) => {
+                out.extend(rank.to_le_bytes());
+                7
+            }
         };
         let payload = (out.len() - HEADER) as u32;
         out[..4].copy_from_slice(&payload.to_le_bytes());
@@ -64,7 +70,7 @@ impl Frame {
         let Some(header) = buffer.first_chunk::<HEADER>() else { return Ok(None) };
         let length = u32::from_le_bytes([header[0], header[1], header[2], header[3]]) as usize;
         let kind = header[4];
-        if length > MAX_PAYLOAD || !(1..=6).contains(&kind) {
+        if length > MAX_PAYLOAD || !(1..=7).contains(&kind) {
             return Err(Error::remote(format!(
                 "a bootstrap connection sent a frame of kind {kind} and {length} bytes, which nobody sends"
             )));
@@ -99,7 +105,8 @@ impl Frame {
             5 => Self::AllGoodbye(payload.first() == Some(&1)),
             _ => {
                 let (rank, bytes) = payload.split_first_chunk::<4>().ok_or_else(short)?;
-                Self::Notice(u32::from_le_bytes(*rank), bytes.to_vec())
+                let rank = u32::from_le_bytes(*rank);
+                if kind == 6 { Self::Notice(rank, bytes.to_vec()) } else { Self::Revoked(rank) }
             }
         })
     }
@@ -119,6 +126,7 @@ mod tests {
             Just(Frame::Goodbye),
             any::<bool>().prop_map(Frame::AllGoodbye),
             (any::<u32>(), bytes()).prop_map(|(r, b)| Frame::Notice(r, b)),
+            any::<u32>().prop_map(Frame::Revoked),
         ]
     }
 

@@ -43,6 +43,7 @@ struct Connection {
     input: Vec<u8>,
     pieces: VecDeque<Vec<Vec<u8>>>,
     notices: VecDeque<(usize, Vec<u8>)>,
+    revoked_by: Option<usize>,
     failed: Option<String>,
     all_goodbye: Option<bool>,
     closed: bool,
@@ -76,6 +77,7 @@ pub fn join(j: Join) -> Result<Bootstrap> {
         input: Vec::new(),
         pieces: VecDeque::new(),
         notices: VecDeque::new(),
+        revoked_by: None,
         failed: None,
         all_goodbye: None,
         closed: false,
@@ -250,6 +252,18 @@ impl Bootstrap {
         c.pump();
         c.notices.pop_front()
     }
+
+    /// Tells all other ranks that this one has revoked the communicator. Does not wait.
+    pub fn post_revocation(&self) {
+        let _ = self.connection().send(&Frame::Revoked(self.rank as u32), None);
+    }
+
+    /// The first other rank that is known to have revoked the communicator. Does not wait.
+    pub fn revoked_by(&self) -> Option<usize> {
+        let mut c = self.connection();
+        c.pump();
+        c.revoked_by
+    }
 }
 
 impl Connection {
@@ -271,6 +285,7 @@ impl Connection {
                 Ok(Some(Frame::Failed(text))) => self.failed = Some(text),
                 Ok(Some(Frame::AllGoodbye(clean))) => self.all_goodbye = Some(clean),
                 Ok(Some(Frame::Notice(rank, bytes))) => self.notices.push_back((rank as usize, bytes)),
+                Ok(Some(Frame::Revoked(rank))) => self.revoked_by = self.revoked_by.or(Some(rank as usize)),
                 Ok(Some(Frame::Piece(_) | Frame::Goodbye)) => {}
                 Ok(None) => break,
                 Err(e) => {

@@ -254,7 +254,7 @@ impl Root {
     }
 
     fn hear_members(&mut self) {
-        let mut notices = Vec::new();
+        let mut notices = Vec::new(); // for all but who sent it
         let mut vanished = Vec::new();
         for (rank, m) in self.members.iter_mut().enumerate() {
             let Some(m) = m else { continue };
@@ -278,7 +278,8 @@ impl Root {
                 match Frame::take(&mut m.input) {
                     Ok(Some(Frame::Piece(piece))) => m.piece = Some(piece),
                     Ok(Some(Frame::Goodbye)) => m.goodbye = true,
-                    Ok(Some(Frame::Notice(_, bytes))) => notices.push((rank, bytes)),
+                    Ok(Some(Frame::Notice(_, bytes))) => notices.push((rank, Frame::Notice(rank as u32, bytes))),
+                    Ok(Some(Frame::Revoked(_))) => notices.push((rank, Frame::Revoked(rank as u32))),
                     Ok(None) => break,
                     Ok(Some(_)) | Err(_) => {
                         open = false;
@@ -293,8 +294,8 @@ impl Root {
                 }
             }
         }
-        for (from, bytes) in notices {
-            let frame = Frame::Notice(from as u32, bytes).encode();
+        for (from, notice) in notices {
+            let frame = notice.encode();
             for (_, m) in self.members.iter_mut().enumerate().filter(|(rank, _)| *rank != from) {
                 m.iter_mut().for_each(|m| m.output.extend(&frame));
             }

@@ -114,9 +114,11 @@ fn goodbyes_and_notices() {
         let never = AtomicBool::new(false);
         if b.rank() == 2 {
             b.post_notice(b"it rains");
+            b.post_revocation();
         } else {
             let notice = std::iter::repeat_with(|| b.poll_notice()).flatten().next();
             assert_eq!(notice, Some((2, b"it rains".to_vec())));
+            assert_eq!(std::iter::repeat_with(|| b.revoked_by()).flatten().next(), Some(2));
         }
         b.barrier(&never).unwrap();
         assert_eq!(b.all_goodbye(), None);

@@ -76,12 +76,22 @@ pub struct Ready {
     pub lane: LaneMemory,
     pub launcher: Launcher,
     pub bootstrap: Bootstrap,
+    /// Another rank has revoked the communicator.
+    pub peer_revoked: AtomicBool,
 }
 
 impl Ready {
     /// The communicator as messages name it.
     pub fn name(&self) -> String {
         format!("{:#x}", self.id)
+    }
+
+    /// The other rank that has revoked the communicator, if one has; this rank's operations are ended then.
+    pub(super) fn heed_revocation(&self) -> Option<usize> {
+        let by = self.bootstrap.revoked_by()?;
+        self.lane.end_operations();
+        self.peer_revoked.store(true, Ordering::Release);
+        Some(by)
     }
 }
 
@@ -135,15 +145,22 @@ impl Communicator {
         }
     }
 
-    /// The parts of a communicator that can be used, or why it cannot.
+    /// The parts of a communicator that operations can be enqueued on, or why there is none.
     pub fn ready(&self) -> Result<&Arc<Ready>> {
+        if self.life() == Life::Revoked {
+            return Err(Error::usage("the communicator has been revoked: only split, shrink, abort and destroy are left"));
+        }
+        self.parts()
+    }
+
+    /// The parts of a communicator that can be asked, split and shrunk: also of one that has been revoked.
+    pub(super) fn parts(&self) -> Result<&Arc<Ready>> {
         match self.life() {
-            Life::Ready => self.ready.get().ok_or_else(|| Error::internal("communicator marked ready without its parts")),
+            Life::Ready | Life::Revoked => self.ready.get().ok_or_else(|| Error::internal("communicator marked ready without its parts")),
             Life::Starting => Err(Error::argument(
                 "the communicator is still being initialised: poll ncclCommGetAsyncError until it no longer says ncclInProgress",
             )),
             Life::Broken => Err(self.init_error()),
-            Life::Revoked => Err(Error::usage("the communicator has been revoked: only split, shrink, abort and destroy are left")),
             Life::Finalized => Err(Error::argument("the communicator has been finalized: only destroy and abort are left")),
             Life::Gone => Err(Error::argument("the communicator has been destroyed or aborted")),
         }
@@ -152,7 +169,8 @@ impl Communicator {
     /// What came up behind the caller's back, as far as it is known without asking anybody.
     pub(crate) fn failure(&self) -> Option<Error> {
         let ready = self.ready.get()?;
-        if ready.lane.failure().is_none() && !self.told.load(Ordering::Acquire) {
+        let quiet = ready.lane.failure().is_none() && !self.told.load(Ordering::Acquire) && !ready.peer_revoked.load(Ordering::Acquire);
+        if quiet {
             return None;
         }
         self.listen()
@@ -170,6 +188,8 @@ impl Communicator {
         let own = failure::current(ready);
         if let Some(Known { error, .. }) = own.as_ref().filter(|known| !known.second_hand) {
             *kept = Some(error.clone());
+        } else if let Some(rank) = ready.heed_revocation() {
+            *kept = Some(Error::usage(failure::revoked(ready, rank)));
         } else if let Some((rank, words)) = ready.bootstrap.poll_notice() {
             *kept = Some(Error::remote(format!("rank {rank} reported: {}", String::from_utf8_lossy(&words))));
         } else if own.is_some() && self.failed_at.get_or_init(Instant::now).elapsed() > WORDS_WITHIN {
@@ -186,18 +206,20 @@ impl Communicator {
         match self.life() {
             Life::Starting => Ok(Status::InProgress),
             Life::Broken => Err(self.init_error()),
+            // What other ranks say of a revoked communicator is no news.
+            Life::Revoked => lock(&self.error).clone().map_or(Ok(Status::Done), Err),
             _ => self.listen().map_or(Ok(Status::Done), Err),
         }
     }
 
     pub fn count(&self) -> Result<i32> {
-        Ok(self.ready()?.nranks as i32)
+        Ok(self.parts()?.nranks as i32)
     }
     pub fn rank(&self) -> Result<i32> {
-        Ok(self.ready()?.rank as i32)
+        Ok(self.parts()?.rank as i32)
     }
     pub fn device(&self) -> Result<i32> {
-        self.ready()?;
+        self.parts()?;
         Ok(self.device)
     }
 
@@ -309,11 +331,18 @@ impl Communicator {
         Ok(Status::Done)
     }
 
-    /// Ends all work of this rank; the communicator can still be split, shrunk, aborted or destroyed.
+    /// Ends all operations of this rank and, as soon as their watchdogs hear of it, of the others; the communicator can still be split, shrunk,
+    /// aborted or destroyed. Never waits: what is enqueued behind other work ends when its turn comes.
     pub fn revoke(self: &Arc<Self>) -> Result<Status> {
-        let ready = self.ready()?;
-        self.life.store(Life::Revoked as u8, Ordering::Release);
-        ready.lane.abort();
+        let ready = self.parts()?;
+        let (from, to) = (Life::Ready as u8, Life::Revoked as u8);
+        if self.life.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            return Err(Error::argument("the communicator has already been revoked"));
+        }
+        ready.lane.end_operations();
+        ready.bootstrap.post_revocation();
+        // Nothing waits any more, and that others revoke as well is no news.
+        *lock(&self.watch) = None;
         Ok(Status::Done)
     }
 

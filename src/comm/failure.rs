@@ -67,6 +67,15 @@ fn explain(ready: &Ready, f: &Failure) -> Option<Error> {
     })
 }
 
+/// What a rank is told of whose communicator another rank has revoked.
+pub fn revoked(ready: &Ready, by: usize) -> String {
+    format!(
+        "rank {by} has revoked communicator {}, which has ended the operations of rank {}: shrink, split, abort or destroy it",
+        ready.name(),
+        ready.rank
+    )
+}
+
 fn call_of(rank: usize, a: &Announce) -> String {
     CallView::decode(rank as u32, a).map_or_else(|| "an operation".to_owned(), |view| view.to_string())
 }
@@ -94,6 +103,8 @@ impl Watched for Page {
         {
             ready.bootstrap.post_notice(error.message.as_bytes());
         }
-        Sample { activity: ready.launcher.count(), waiting, failure: failure.map(|known| known.error.message) }
+        // Whoever waits for the rank that has revoked gets nothing more from it.
+        let failure = failure.map(|known| known.error.message).or_else(|| ready.heed_revocation().map(|by| revoked(&ready, by)));
+        Sample { activity: ready.launcher.count(), waiting, failure }
     }
 }

@@ -14,6 +14,7 @@ use crate::executor::layout::{Geometry, MAX_CHANNELS, MAX_RINGS, Peer};
 use crate::planner;
 use crate::transport::{Listener, Network};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 /// Staging memory per communicator and rank, whatever the number of peers.
@@ -136,7 +137,7 @@ fn agree(comm: &Communicator, gpu: &Arc<Gpu>, bootstrap: Bootstrap, id: &UniqueI
     if !one_node {
         tracing::info!(target: "NET", "Using network Socket: {} ranks on this node, {} on others, {stripes} connections to each", others + 1, remote.len());
     }
-    Ok(Ready { rank, nranks, id: id.hash(), shape, lane, launcher: Launcher::default(), bootstrap })
+    Ok(Ready { rank, nranks, id: id.hash(), shape, lane, launcher: Launcher::default(), bootstrap, peer_revoked: AtomicBool::new(false) })
 }
 
 fn check_compatible(all: &[Identity], rank: usize) -> Result<()> {

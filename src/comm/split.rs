@@ -8,7 +8,7 @@ use crate::group;
 use std::sync::Arc;
 
 pub fn split(parent: &Arc<Communicator>, color: i32, key: i32, config: Option<CommConfig>) -> Result<(Option<Arc<Communicator>>, Status)> {
-    parent.ready()?;
+    parent.parts()?;
     let config = config.unwrap_or_else(|| parent.config.clone());
     let child = Communicator::starting(parent.device, config);
     let of = parent.clone();
@@ -28,7 +28,7 @@ pub fn split(parent: &Arc<Communicator>, color: i32, key: i32, config: Option<Co
 
 /// Tells all ranks of the parent this rank's colour and key. Returns the child's id, this rank's number in it and its size.
 fn meet(parent: &Communicator, child: &Communicator, color: i32, key: i32) -> Result<Option<(UniqueId, usize, usize)>> {
-    let ready = parent.ready()?;
+    let ready = parent.parts()?;
     let mine = [color.to_le_bytes(), key.to_le_bytes()].concat();
     let all = ready
         .bootstrap

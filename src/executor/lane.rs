@@ -104,9 +104,14 @@ impl LaneMemory {
     }
 
     /// Makes every operation of this lane end as soon as its kernel looks up.
-    pub fn abort(&self) {
+    pub fn end_operations(&self) {
         // SAFETY: the page lives as long as the process; the device only reads this word.
         unsafe { (&raw mut (*self.slot.page()).abort).write_volatile(1) };
+    }
+
+    /// The same, and leaves the ranks of other nodes, who are not told why.
+    pub fn abort(&self) {
+        self.end_operations();
         if let Some(network) = &self.network {
             network.close();
         }
