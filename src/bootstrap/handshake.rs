@@ -8,7 +8,7 @@ pub const CLAIM: usize = 16 + 4 + 4 + 32;
 /// Root: proof.
 pub const WELCOME: usize = 32;
 
-pub const MAGIC: [u8; 8] = *b"mkboot\x00\x01";
+pub const MAGIC: [u8; 8] = *b"mkboot\x00\x02";
 
 pub fn nonce() -> std::io::Result<[u8; 16]> {
     random()

@@ -1,22 +1,24 @@
 //! A rank's side of the bootstrap.
 
-use super::frame::Frame;
-use super::handshake::{self, HELLO, WELCOME};
+use super::connect::connect;
+use super::create;
+use super::frame::{Frame, FrameReader, Sender};
+use super::host::process_token;
 use super::id::UniqueId;
 use super::interface::SocketSettings;
-use super::root;
-use crate::error::{Code, Error, Result};
+use super::limits::{self, MAX_NOTICE, MAX_NOTICES, MAX_RANKS};
+use super::retry::LOOK_EVERY;
+use crate::error::{Error, Result};
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How often a waiting rank looks at its abort flag.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
-const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+/// The root always reads, so a send that takes longer says that it does not any more.
+const SEND_WITHIN: Duration = Duration::from_secs(5);
 
 pub struct Join<'a> {
     pub id: &'a UniqueId,
@@ -24,9 +26,9 @@ pub struct Join<'a> {
     pub nranks: usize,
     /// Ends the wait when it becomes true.
     pub abort: &'a AtomicBool,
-    /// Say who is missing after this; zero: never.
+    /// Warn about missing ranks after this, at the meeting and at every later all-gather; zero: never.
     pub warn_after: Duration,
-    /// Give up after this; zero: never.
+    /// Give up after this, likewise; zero: never.
     pub timeout: Duration,
     pub settings: SocketSettings,
 }
@@ -35,12 +37,16 @@ pub struct Join<'a> {
 pub struct Bootstrap {
     rank: usize,
     nranks: usize,
+    warn_after: Duration,
+    timeout: Duration,
+    /// The rank whose process runs the root, once all have met and said so.
+    host: Option<usize>,
     connection: Mutex<Connection>,
 }
 
 struct Connection {
     stream: TcpStream,
-    input: Vec<u8>,
+    reader: FrameReader,
     pieces: VecDeque<Vec<Vec<u8>>>,
     notices: VecDeque<(usize, Vec<u8>)>,
     revoked_by: Option<usize>,
@@ -49,32 +55,30 @@ struct Connection {
     closed: bool,
 }
 
-/// A number that processes of this host (more exactly: of this boot) share, unless `NCCL_HOSTID`, passed in, makes them differ. Where the boot's
-/// number cannot be read, in odd containers, every process is taken for the same host; whether memory can be mapped confirms or refutes it.
-pub fn host_token(host_id: Option<&str>) -> u64 {
-    let own = host_id.map_or_else(|| std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default(), str::to_owned);
-    let mut first = [0u8; 8];
-    first.copy_from_slice(&blake3::hash(own.as_bytes()).as_bytes()[..8]);
-    u64::from_le_bytes(first)
+/// What a rank waits for, in the words of warnings and errors.
+#[derive(Clone, Copy)]
+enum Stage {
+    Meeting,
+    Talking,
 }
 
 /// Meets the other ranks; returns when all have come.
 pub fn join(j: Join) -> Result<Bootstrap> {
-    let started = Instant::now();
+    if j.nranks == 0 || j.nranks > MAX_RANKS {
+        return Err(Error::argument(format!("nranks is {}; a communicator has 1 to {MAX_RANKS} ranks", j.nranks)));
+    }
+    if j.rank >= j.nranks {
+        return Err(Error::argument(format!("rank is {}, but nranks is {}: ranks count from 0", j.rank, j.nranks)));
+    }
     let contents = j.id.contents();
     if contents.well_known && j.rank == 0 {
-        root::serve_well_known(&contents)?;
+        create::serve_well_known(&contents, &j.settings, j.abort)?;
     }
-    let mut addresses = Vec::new();
-    if contents.host == host_token(None) && contents.loopback_port != 0 {
-        addresses.push(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), contents.loopback_port));
-    }
-    // A container with a network of its own shares the host's boot, but not its loopback.
-    addresses.extend(contents.routable);
-    let stream = connect(&addresses, &contents.key, &j)?;
+    let started = Instant::now();
+    let stream = connect(&contents, &j)?;
     let connection = Connection {
         stream,
-        input: Vec::new(),
+        reader: FrameReader::new(Sender::Root { nranks: j.nranks }),
         pieces: VecDeque::new(),
         notices: VecDeque::new(),
         revoked_by: None,
@@ -82,77 +86,19 @@ pub fn join(j: Join) -> Result<Bootstrap> {
         all_goodbye: None,
         closed: false,
     };
-    let bootstrap = Bootstrap { rank: j.rank, nranks: j.nranks, connection: Mutex::new(connection) };
-    // Everybody is here when an all-gather ends.
-    let limits = Limits { started, warn_after: j.warn_after, timeout: j.timeout };
-    bootstrap.gather(&[], j.abort, Some(limits))?;
+    let mut bootstrap = Bootstrap {
+        rank: j.rank,
+        nranks: j.nranks,
+        warn_after: j.warn_after,
+        timeout: j.timeout,
+        host: None,
+        connection: Mutex::new(connection),
+    };
+    // Everybody is here when an all-gather ends. Whoever lives in the root's process says so, for the words of later errors.
+    let is_host = contents.maker == process_token() || (contents.well_known && j.rank == 0);
+    let all = bootstrap.gather(&[u8::from(is_host)], j.abort, Stage::Meeting, started)?;
+    bootstrap.host = all.iter().position(|said| said == &[1]);
     Ok(bootstrap)
-}
-
-/// Connects and proves the key both ways.
-fn connect(addresses: &[SocketAddr], key: &[u8; 32], j: &Join) -> Result<TcpStream> {
-    let mut last = String::from("the id names no address that can be reached from this host");
-    for attempt in 0..=j.settings.retry_count {
-        for address in addresses {
-            match TcpStream::connect_timeout(address, CONNECT_WITHIN).and_then(|s| prove(s, key, j.rank as u32, j.nranks as u32)) {
-                Ok(stream) => return Ok(stream),
-                Err(e) => last = format!("{address}: {e}"),
-            }
-        }
-        if j.abort.load(Ordering::Acquire) {
-            return Err(Error::usage("the communicator was aborted while its ranks were meeting"));
-        }
-        if attempt < j.settings.retry_count && !addresses.is_empty() {
-            std::thread::sleep(j.settings.retry_sleep);
-        }
-    }
-    Err(Error::remote(format!(
-        "rank {} cannot reach the process that made the unique id ({last}). Is that process alive, and is the address reachable from here? \
-         NCCL_SOCKET_IFNAME chooses its interface.",
-        j.rank
-    )))
-}
-
-/// Connects to a [`Door`](super::Door) and proves the key both ways, with a few attempts. `number`: for the door's owner. The stream does not block.
-pub fn prove_to(address: &SocketAddr, key: &[u8; 32], rank: u32, number: u32, abort: &AtomicBool) -> std::io::Result<TcpStream> {
-    const ATTEMPTS: u32 = 5;
-    let mut last = std::io::Error::from(ErrorKind::TimedOut);
-    for attempt in 0..ATTEMPTS {
-        match TcpStream::connect_timeout(address, CONNECT_WITHIN).and_then(|s| prove(s, key, rank, number)) {
-            Ok(stream) => return Ok(stream),
-            Err(e) => last = e,
-        }
-        if abort.load(Ordering::Acquire) {
-            break;
-        }
-        std::thread::sleep(LOOK_EVERY * (1 << attempt));
-    }
-    Err(last)
-}
-
-fn prove(mut stream: TcpStream, key: &[u8; 32], rank: u32, nranks: u32) -> std::io::Result<TcpStream> {
-    stream.set_read_timeout(Some(CONNECT_WITHIN))?;
-    stream.set_nodelay(true)?;
-    let mut hello = [0; HELLO];
-    stream.read_exact(&mut hello)?;
-    let invalid = |text| std::io::Error::new(ErrorKind::InvalidData, text);
-    let root_nonce = handshake::read_hello(&hello).ok_or_else(|| invalid("whoever listens there is no bootstrap root"))?;
-    let nonce = handshake::nonce()?;
-    stream.write_all(&handshake::claim(key, &root_nonce, &nonce, rank, nranks))?;
-    let mut welcome = [0; WELCOME];
-    stream.read_exact(&mut welcome)?;
-    if !handshake::is_welcome(key, &root_nonce, &nonce, &welcome) {
-        return Err(invalid("the root there serves another communicator"));
-    }
-    stream.set_nonblocking(true)?;
-    Ok(stream)
-}
-
-#[derive(Clone, Copy)]
-struct Limits {
-    started: Instant,
-    warn_after: Duration,
-    timeout: Duration,
 }
 
 impl Bootstrap {
@@ -169,59 +115,79 @@ impl Bootstrap {
 
     /// Every rank's piece, by rank. All ranks must call it; pieces may differ in size.
     pub fn all_gather(&self, mine: &[u8], abort: &AtomicBool) -> Result<Vec<Vec<u8>>> {
-        self.gather(mine, abort, None)
+        self.gather(mine, abort, Stage::Talking, Instant::now())
     }
 
-    fn gather(&self, mine: &[u8], abort: &AtomicBool, limits: Option<Limits>) -> Result<Vec<Vec<u8>>> {
-        if mine.len() * self.nranks + 4 * self.nranks > super::frame::MAX_PAYLOAD {
-            return Err(Error::internal(format!("a bootstrap all-gather of {} bytes per rank is too large", mine.len())));
+    fn gather(&self, mine: &[u8], abort: &AtomicBool, stage: Stage, started: Instant) -> Result<Vec<Vec<u8>>> {
+        let longest = limits::piece(self.nranks);
+        if mine.len() > longest {
+            return Err(Error::internal(format!(
+                "a bootstrap all-gather of {} bytes per rank is too large: {longest} fit with {} ranks",
+                mine.len(),
+                self.nranks
+            )));
         }
-        self.connection().send(&Frame::Piece(mine.to_vec()), Some(abort))?;
+        self.send(&Frame::Piece(mine.to_vec()), Some(abort))?;
         let mut warned = false;
         loop {
-            {
+            let fd = {
                 let mut c = self.connection();
                 c.pump();
                 if let Some(pieces) = c.pieces.pop_front() {
                     return Ok(pieces);
                 }
-                if let Some(text) = &c.failed {
-                    return Err(Error::remote(text.clone()));
+                if let Some(error) = self.end_of(&c) {
+                    return Err(error);
                 }
-                if c.closed {
-                    return Err(Error::remote(format!(
-                        "rank {} lost the connection to the process that made the unique id: it has ended or crashed",
-                        self.rank
-                    )));
-                }
-                if abort.load(Ordering::Acquire) {
-                    return Err(Error::usage("the communicator was aborted while its ranks were talking"));
-                }
+                c.stream.as_raw_fd()
+            };
+            if abort.load(Ordering::Acquire) {
+                return Err(Error::usage(format!("the communicator was aborted while its ranks were {}", stage.doing())));
             }
-            if let Some(l) = limits {
-                let waited = l.started.elapsed();
-                if !warned && !l.warn_after.is_zero() && waited >= l.warn_after {
-                    warned = true;
-                    tracing::warn!(target: "WATCHDOG", "rank {} of {} has waited {} s for all ranks to create the communicator: some have not called init yet, \
-                        have failed, or cannot reach this host", self.rank, self.nranks, waited.as_secs());
-                }
-                if !l.timeout.is_zero() && waited >= l.timeout {
-                    return Err(Error::new(
-                        Code::RemoteError,
-                        format!(
-                            "rank {} of {}: not all ranks came within {} s (MKERNEL_TIMEOUT_S)",
-                            self.rank,
-                            self.nranks,
-                            waited.as_secs()
-                        ),
-                    ));
-                }
+            let waited = started.elapsed();
+            if !warned && !self.warn_after.is_zero() && waited >= self.warn_after {
+                warned = true;
+                tracing::warn!(target: "WATCHDOG", "rank {} of {} has waited {} s for {}: some have not called it yet, have failed, or cannot \
+                    reach this host", self.rank, self.nranks, waited.as_secs(), stage.awaited());
             }
-            let fd = self.connection().stream.as_raw_fd();
+            if !self.timeout.is_zero() && waited >= self.timeout {
+                return Err(Error::remote(format!(
+                    "rank {} of {}: not all ranks came within {} s (MKERNEL_TIMEOUT_S) to {}",
+                    self.rank,
+                    self.nranks,
+                    waited.as_secs(),
+                    stage.awaited()
+                )));
+            }
             let mut entry = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
             // SAFETY: one valid entry. The descriptor lives as long as `self`.
             unsafe { libc::poll(&mut entry, 1, LOOK_EVERY.as_millis() as i32) };
         }
+    }
+
+    /// Why nothing more will come, if that is so. The root's own words come first: they name the cause.
+    fn end_of(&self, c: &Connection) -> Option<Error> {
+        if let Some(text) = &c.failed {
+            return Some(Error::remote(text.clone()));
+        }
+        let whose = self.host.map_or_else(|| "usually rank 0's".to_owned(), |rank| format!("that of rank {rank}"));
+        c.closed.then(|| {
+            Error::remote(format!(
+                "rank {} lost the connection to the process that made the unique id, {whose}: it has ended or crashed. All ranks meet and split \
+                 through it, so it must live as long as they do; look there for the cause.",
+                self.rank
+            ))
+        })
+    }
+
+    fn send(&self, frame: &Frame, abort: Option<&AtomicBool>) -> Result<()> {
+        let mut c = self.connection();
+        c.send(frame, abort).map_err(|e| {
+            // The cause may be among what has come before the connection broke.
+            c.pump();
+            self.end_of(&c)
+                .unwrap_or_else(|| Error::remote(format!("rank {} cannot send to the process that made the unique id: {e}", self.rank)))
+        })
     }
 
     pub fn barrier(&self, abort: &AtomicBool) -> Result<()> {
@@ -230,10 +196,11 @@ impl Bootstrap {
 
     /// Tells the others that this rank is done with the communicator's memory. Does not wait for them.
     pub fn say_goodbye(&self) -> Result<()> {
-        self.connection().send(&Frame::Goodbye, None)
+        self.send(&Frame::Goodbye, None)
     }
 
-    /// Whether all ranks have said goodbye: `None`: not yet; `Some(false)`: some rank's connection broke instead, so nothing comes from it either.
+    /// Whether all ranks have said goodbye. `None`: not yet; `Some(false)`: a connection broke instead, a rank's or
+    /// the root's.
     pub fn all_goodbye(&self) -> Option<bool> {
         let mut c = self.connection();
         c.pump();
@@ -242,8 +209,8 @@ impl Bootstrap {
 
     /// Tells all other ranks something, as far as they can be reached. Does not wait.
     pub fn post_notice(&self, bytes: &[u8]) {
-        let cut = bytes.len().min(4096);
-        let _ = self.connection().send(&Frame::Notice(self.rank as u32, bytes[..cut].to_vec()), None);
+        let cut = bytes.len().min(MAX_NOTICE);
+        let _ = self.send(&Frame::Notice(self.rank as u32, bytes[..cut].to_vec()), None);
     }
 
     /// What another rank told all, with its rank. Does not wait.
@@ -266,39 +233,64 @@ impl Bootstrap {
     }
 }
 
+impl Stage {
+    fn doing(self) -> &'static str {
+        match self {
+            Self::Meeting => "meeting",
+            Self::Talking => "talking",
+        }
+    }
+
+    fn awaited(self) -> &'static str {
+        match self {
+            Self::Meeting => "the creation of the communicator",
+            Self::Talking => "a step of init or split that all ranks must take",
+        }
+    }
+}
+
 impl Connection {
     /// Takes in what has come.
     fn pump(&mut self) {
-        let mut part = [0u8; 16 * 1024];
+        let mut part = [0u8; 64 * 1024];
         while !self.closed {
             match self.stream.read(&mut part) {
                 Ok(0) => self.closed = true,
-                Ok(n) => self.input.extend(&part[..n]),
+                Ok(n) => {
+                    self.reader.feed(&part[..n]);
+                    self.take_frames();
+                }
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == ErrorKind::WouldBlock => break,
                 Err(_) => self.closed = true,
             }
         }
+    }
+
+    fn take_frames(&mut self) {
         loop {
-            match Frame::take(&mut self.input) {
+            match self.reader.take() {
                 Ok(Some(Frame::Pieces(pieces))) => self.pieces.push_back(pieces),
                 Ok(Some(Frame::Failed(text))) => self.failed = Some(text),
                 Ok(Some(Frame::AllGoodbye(clean))) => self.all_goodbye = Some(clean),
-                Ok(Some(Frame::Notice(rank, bytes))) => self.notices.push_back((rank as usize, bytes)),
+                Ok(Some(Frame::Notice(rank, bytes))) if self.notices.len() < MAX_NOTICES => {
+                    self.notices.push_back((rank as usize, bytes));
+                }
                 Ok(Some(Frame::Revoked(rank))) => self.revoked_by = self.revoked_by.or(Some(rank as usize)),
-                Ok(Some(Frame::Piece(_) | Frame::Goodbye)) => {}
-                Ok(None) => break,
+                // The reader lets through only what a root sends.
+                Ok(Some(Frame::Notice(..) | Frame::Piece(_) | Frame::Goodbye)) => {}
+                Ok(None) => return,
                 Err(e) => {
                     self.failed = Some(e.message);
                     self.closed = true;
-                    break;
+                    return;
                 }
             }
         }
     }
 
     /// Sends a frame. The root always reads, so this waits only while the network does.
-    fn send(&mut self, frame: &Frame, abort: Option<&AtomicBool>) -> Result<()> {
+    fn send(&mut self, frame: &Frame, abort: Option<&AtomicBool>) -> std::io::Result<()> {
         let bytes = frame.encode();
         let mut rest = bytes.as_slice();
         let started = Instant::now();
@@ -308,12 +300,12 @@ impl Connection {
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e)
                     if e.kind() == ErrorKind::WouldBlock
-                        && started.elapsed() < CONNECT_WITHIN
+                        && started.elapsed() < SEND_WITHIN
                         && !abort.is_some_and(|a| a.load(Ordering::Acquire)) =>
                 {
                     std::thread::sleep(Duration::from_millis(1));
                 }
-                Err(e) => return Err(Error::remote(format!("the connection to the process that made the unique id broke: {e}"))),
+                Err(e) => return Err(e),
             }
         }
         Ok(())

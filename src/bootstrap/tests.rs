@@ -45,19 +45,67 @@ fn gathers_pieces_of_all_sizes() {
     }
 }
 
+/// Lets this process hold `wanted` descriptors, as far as the hard limit goes.
+fn allow_descriptors(wanted: u64) {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: fills one structure of ours.
+    assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) }, 0);
+    assert!(limit.rlim_max >= wanted, "the hard limit of open files is {}, the test needs {wanted}: ulimit -Hn", limit.rlim_max);
+    if limit.rlim_cur < wanted {
+        limit.rlim_cur = wanted;
+        // SAFETY: reads one structure of ours.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
+    }
+}
+
+/// The whole life of a communicator of many ranks: meet, three all-gathers of 200 bytes each, goodbye.
+fn a_life_of(n: usize) {
+    allow_descriptors(2 * n as u64 + 256);
+    let card = |rank: usize, round: usize| {
+        let mut bytes = vec![round as u8; 200];
+        bytes[..8].copy_from_slice(&(rank as u64).to_le_bytes());
+        bytes
+    };
+    ranks(n, id(), move |b| {
+        let never = AtomicBool::new(false);
+        for round in 0..3 {
+            let all = b.all_gather(&card(b.rank(), round), &never).unwrap();
+            assert_eq!(all.len(), n);
+            assert!(all.iter().enumerate().all(|(rank, bytes)| *bytes == card(rank, round)));
+        }
+        b.say_goodbye().unwrap();
+        let all = std::iter::repeat_with(|| b.all_goodbye().or_else(pause)).flatten().next();
+        assert_eq!(all, Some(true));
+    });
+}
+
+fn pause<T>() -> Option<T> {
+    std::thread::sleep(Duration::from_millis(5));
+    None
+}
+
 #[test]
-fn five_hundred_ranks_meet() {
-    let got = ranks(512, id(), |b| b.all_gather(&(b.rank() as u32).to_le_bytes(), &AtomicBool::new(false)).unwrap().len());
-    assert!(got.iter().all(|n| *n == 512));
+fn a_thousand_ranks_meet() {
+    a_life_of(1024);
+}
+
+#[test]
+#[ignore = "measures: cargo test -p mkernel --lib how_long -- --ignored --nocapture"]
+fn how_long_ranks_take_to_meet() {
+    for n in [64, 256, 1024, 2048] {
+        let started = std::time::Instant::now();
+        a_life_of(n);
+        println!("{n} ranks meet, all-gather 3 x 200 bytes and say goodbye: {:.2} s", started.elapsed().as_secs_f64());
+    }
 }
 
 #[test]
 fn strangers_do_not_disturb() {
     let id = id();
-    let port = id.contents().loopback_port;
+    let address = id.contents().loopback.unwrap();
     let mut silent = Vec::new();
     for words in [&b""[..], b"GET / HTTP/1.0\r\n\r\n", &[0xff; 4096], b"mkboot"] {
-        let mut s = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        let mut s = TcpStream::connect(address).unwrap();
         let _ = s.write_all(words);
         silent.push(s);
     }
@@ -133,7 +181,7 @@ fn goodbyes_and_notices() {
 fn a_foreign_or_dead_root_is_an_error() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let mut c = id().contents();
-    c.loopback_port = listener.local_addr().unwrap().port();
+    c.loopback = listener.local_addr().ok();
     c.routable = None;
     drop(listener);
     let settings = SocketSettings { retry_count: 1, retry_sleep: Duration::from_millis(1), ..SocketSettings::default() };

@@ -3,7 +3,6 @@
 
 use crate::error::{Error, Result};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::sync::Mutex;
 
 /// Both sides of a communicator must speak the same device protocol; raise this whenever `kernels/layout.h` or the planner changes what ranks
 /// agree on.
@@ -114,25 +113,6 @@ impl RegionCard {
             Some(SocketAddr::new(ip, u16::from_le_bytes(r.take()?)))
         };
         Ok(Self { address, handle, listener })
-    }
-}
-
-/// A number of this process that no other process on the host has; a forked child gets its own.
-pub fn process_token() -> u64 {
-    static TOKEN: Mutex<Option<(u32, u64)>> = Mutex::new(None);
-    let pid = std::process::id();
-    let mut token = crate::executor::gpu::lock(&TOKEN);
-    match *token {
-        Some((owner, value)) if owner == pid => value,
-        _ => {
-            use std::hash::{BuildHasher, Hasher, RandomState};
-            // RandomState is keyed from the operating system's random numbers.
-            let mut h = RandomState::new().build_hasher();
-            h.write_u32(pid);
-            let value = h.finish();
-            *token = Some((pid, value));
-            value
-        }
     }
 }
 

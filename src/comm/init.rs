@@ -1,9 +1,9 @@
 //! Builds a rank's communicator: ranks meet, say who they are, agree on a shape, exchange regions, and go on only when all have succeeded.
 
 use super::communicator::{Communicator, Ready};
-use super::identity::{Identity, PROTOCOL_VERSION, RegionCard, process_token};
+use super::identity::{Identity, PROTOCOL_VERSION, RegionCard};
 use super::reclaim;
-use crate::bootstrap::{Bootstrap, Join, UniqueId, host_token};
+use crate::bootstrap::{Bootstrap, Join, UniqueId, host_token, process_token};
 use crate::cuda::IpcHandle;
 use crate::env::settings;
 use crate::error::{Error, Result};

@@ -1,7 +1,7 @@
 //! Makes the connections between the ranks of different nodes at init. Each rank listens; the higher rank of a pair connects, once for each proxy
 //! thread. Both ends prove that they hold a key that follows from the communicator's, as in the bootstrap, before anything else is said.
 
-use crate::bootstrap::{Door, SocketSettings, local_address, prove_to};
+use crate::bootstrap::{Guests, SocketSettings, listen, local_address, prove_to};
 use crate::error::{Error, Result};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,7 @@ const WITHIN: Duration = Duration::from_secs(30);
 
 /// Where the other ranks connect.
 pub struct Listener {
-    door: Door,
+    guests: Guests,
     address: SocketAddr,
 }
 
@@ -25,12 +25,12 @@ pub struct Connected {
 
 impl Listener {
     pub fn open(settings: &SocketSettings, key: &[u8; 32]) -> Result<Self> {
-        let ip = local_address(settings);
-        let listener = std::net::TcpListener::bind((ip, 0)).map_err(|e| {
-            Error::system(format!("cannot listen at {ip} for ranks of other nodes: {e} (NCCL_SOCKET_IFNAME chooses the interface)"))
-        })?;
-        let address = listener.local_addr().map_err(|e| Error::system(format!("no local address: {e}")))?;
-        Ok(Self { door: Door::new(vec![listener], *key)?, address })
+        let ip = local_address(settings)?;
+        let failed =
+            |e| Error::system(format!("cannot listen at {ip} for ranks of other nodes: {e} (NCCL_SOCKET_IFNAME chooses the interface)"));
+        let listener = listen(SocketAddr::new(ip, 0)).map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        Ok(Self { guests: Guests::new(listener, *key).map_err(failed)?, address })
     }
 
     /// For the other ranks.
@@ -48,15 +48,15 @@ impl Listener {
         abort: &AtomicBool,
     ) -> Result<Vec<Connected>> {
         let higher: Vec<usize> = others.iter().map(|o| o.0).filter(|r| *r > rank).collect();
-        let mut door = self.door;
+        let mut guests = self.guests;
         std::thread::scope(|scope| {
-            let coming = scope.spawn(|| accept(&mut door, &higher, stripes, rank, abort));
+            let coming = scope.spawn(|| accept(&mut guests, &higher, stripes, rank, abort));
             let going = others
                 .iter()
                 .filter(|other| other.0 < rank)
                 .flat_map(|other| (0..stripes).map(move |stripe| (other, stripe)))
                 .map(|(&(peer, address), stripe)| {
-                    let stream = prove_to(&address, key, rank as u32, stripe as u32, abort).map_err(|e| {
+                    let stream = prove_to(address, key, rank as u32, stripe as u32, abort).map_err(|e| {
                         Error::remote(format!(
                             "rank {rank} cannot connect to rank {peer} at {address}: {e}. Can this host reach that address? NCCL_SOCKET_IFNAME, set where \
                              rank {peer} runs, chooses its interface."
@@ -73,12 +73,12 @@ impl Listener {
     }
 }
 
-fn accept(door: &mut Door, from: &[usize], stripes: usize, rank: usize, abort: &AtomicBool) -> Result<Vec<Connected>> {
+fn accept(guests: &mut Guests, from: &[usize], stripes: usize, rank: usize, abort: &AtomicBool) -> Result<Vec<Connected>> {
     let started = Instant::now();
     let mut all: Vec<Connected> = Vec::new();
     while all.len() < from.len() * stripes {
-        for guest in door.wait(Duration::from_millis(20)) {
-            let (peer, stripe) = (guest.rank as usize, guest.number as usize);
+        for guest in guests.wait(Duration::from_millis(20)) {
+            let (peer, stripe) = (guest.rank(), guest.number());
             let expected = from.contains(&peer) && stripe < stripes && !all.iter().any(|c| (c.rank, c.stripe) == (peer, stripe));
             if !expected {
                 return Err(Error::remote(format!("rank {peer} connected to rank {rank} as its stream {stripe}, which is not expected")));
