@@ -79,11 +79,32 @@ def all_reduce_float8(dtype):
 
 
 def all_reduce_premul_sum(dtype, on_device):
-    factor = torch.tensor([0.5 + RANK], dtype=dtype, device=DEVICE) if on_device else 0.5 + RANK
+    """Each rank's input times its own factor, then the sum.
+
+    PyTorch up to 2.12 hands NCCL the address of a float32 for a bfloat16 factor, of which NCCL reads the first two bytes
+    (pytorch#190745). So the factor is a float32 whose lower half is another bfloat16, and the result tells which was meant:
+    that of the upper half from a PyTorch that is mended, that of the lower half from one that is not; nothing else is right.
+    """
+    upper = [0.5 + rank for rank in range(WORLD)]
+    lower = [1.5 + 2 * rank for rank in range(WORLD)]
+    halves = torch.tensor([lower[RANK], upper[RANK]], dtype=torch.bfloat16)
+    factor = halves.view(torch.float32).to(DEVICE) if dtype == torch.bfloat16 else torch.tensor([upper[RANK]], dtype=dtype, device=DEVICE)
     tensor = mine(1000, dtype)
-    dist.all_reduce(tensor, dist._make_nccl_premul_sum(factor))
-    factors = [0.5 + rank for rank in range(WORLD)]
-    same(tensor, reduced(ReduceOp.SUM, everyone(1000, dtype), factors))
+    if not on_device:
+        dist.all_reduce(tensor, dist._make_nccl_premul_sum(factor.item()))
+    else:
+        try:
+            dist.all_reduce(tensor, dist._make_nccl_premul_sum(factor.to(dtype)))
+        except RuntimeError:
+            if dtype != torch.bfloat16:
+                raise
+            dist.all_reduce(tensor, dist._make_nccl_premul_sum(factor))
+    parts = everyone(1000, dtype)
+    mended = reduced(ReduceOp.SUM, parts, upper)
+    if dtype == torch.bfloat16 and not torch.equal(tensor.cpu(), mended):
+        same(tensor, reduced(ReduceOp.SUM, parts, lower))
+    else:
+        same(tensor, mended)
 
 
 def all_reduce_rank_order(dtype):
